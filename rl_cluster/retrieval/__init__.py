@@ -1,0 +1,1 @@
+"""Corpus, word search, vector search, and the index on disk that joins them."""

@@ -1,0 +1,238 @@
+"""A collection of documents in memory and on disk.
+
+Parquet files have the columns `corpus, doc_id, title, text, metadata` (metadata a JSON string); JSONL files have one
+object a line with `doc_id` (or `id`, `_id`), `title`, `text` and optionally `metadata` (an object).
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+from collections.abc import Iterable, Iterator
+from itertools import islice
+from pathlib import Path
+from typing import Any, TypeVar
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from rl_cluster.datasets.task import Document
+from rl_cluster.errors import DataError
+
+CORPUS_SCHEMA = pa.schema(
+    [
+        ("corpus", pa.string()),
+        ("doc_id", pa.string()),
+        ("title", pa.string()),
+        ("text", pa.string()),
+        ("metadata", pa.string()),
+    ]
+)
+_BATCH_ROWS = 4096
+_T = TypeVar("_T")
+_COLUMNS = ("doc_id", "title", "text", "metadata")
+
+
+class Corpus:
+    """A named list of documents, kept as Arrow columns; positions run from 0 to `len(corpus) - 1`."""
+
+    def __init__(self, name: str, table: pa.Table):
+        self.name = name
+        self._columns = [table.column(column).combine_chunks() for column in _COLUMNS]
+        self._positions = {doc_id: i for i, doc_id in enumerate(table.column("doc_id").to_pylist())}
+
+    @classmethod
+    def from_documents(cls, name: str, documents: Iterable[Document]) -> Corpus:
+        """Raises DataError for an empty collection, a missing or repeated id, and a text that is no string."""
+        checked = _checked(_rows_of(documents), f"corpus {name!r}", "document")
+        batches = [_record_batch(name, rows) for rows in _batched(checked, _BATCH_ROWS)]
+        if not batches:
+            raise DataError(f"The corpus {name!r} has no document; give it at least one.")
+        return cls(name, pa.Table.from_batches(batches))
+
+    def __len__(self) -> int:
+        return len(self._positions)
+
+    def __contains__(self, doc_id: object) -> bool:
+        return doc_id in self._positions
+
+    def __iter__(self) -> Iterator[Document]:
+        return (self.at(position) for position in range(len(self)))
+
+    @property
+    def doc_ids(self) -> list[str]:
+        """All ids in the order of their positions."""
+        return list(self._positions)
+
+    def position(self, doc_id: str) -> int | None:
+        """The position of a document, or None where the corpus has no such id."""
+        return self._positions.get(doc_id)
+
+    def at(self, position: int) -> Document:
+        """The document at a position in `[0, len(self))`."""
+        doc_id, title, text, metadata = (column[position].as_py() for column in self._columns)
+        return Document(doc_id=doc_id, title=title, text=text, metadata=json.loads(metadata))
+
+    def get(self, doc_id: str) -> Document | None:
+        """The document with this id, or None."""
+        position = self.position(doc_id)
+        return None if position is None else self.at(position)
+
+    def texts(self, start: int = 0, stop: int | None = None) -> list[tuple[str, str]]:
+        """(title, text) of the documents at positions `start` to `stop`, the latter left out."""
+        stop = len(self) if stop is None else min(stop, len(self))
+        size = max(stop - start, 0)
+        titles, texts = (self._columns[i].slice(start, size).to_pylist() for i in (1, 2))
+        return list(zip(titles, texts, strict=True))
+
+    def digest(self) -> str:
+        """sha256 (hex) over name and documents in their order."""
+        digest = hashlib.sha256(self.name.encode())
+        for start in range(0, len(self), _BATCH_ROWS):
+            columns = [column.slice(start, _BATCH_ROWS).to_pylist() for column in self._columns]
+            for row in zip(*columns, strict=True):
+                digest.update(json.dumps(row, ensure_ascii=False).encode())
+        return digest.hexdigest()
+
+
+def write_corpus(path: str | Path, corpus_name: str, documents: Iterable[Document]) -> int:
+    """Streams documents into a Parquet file, which appears whole or not at all. Returns their number.
+
+    Raises DataError as `Corpus.from_documents` does.
+    """
+    path = Path(path)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    partial = path.with_name(f".{path.name}.{os.getpid()}.partial")
+    count = 0
+    try:
+        with pq.ParquetWriter(partial, CORPUS_SCHEMA, compression="zstd") as writer:
+            for rows in _batched(_checked(_rows_of(documents), str(path), "document"), _BATCH_ROWS):
+                writer.write_batch(_record_batch(corpus_name, rows))
+                count += len(rows)
+        if count == 0:
+            raise DataError(f"{path}: there is no document to write; give the corpus at least one.")
+        partial.replace(path)
+    finally:
+        partial.unlink(missing_ok=True)
+    return count
+
+
+def read_corpus(path: str | Path, name: str | None = None) -> Corpus:
+    """Reads a `.parquet` or `.jsonl` file.
+
+    `name` chooses among several corpora of a Parquet file, and names the corpus of a JSONL file (default: the file's
+    stem). Raises DataError where the file is missing, empty or malformed.
+    """
+    path = Path(path)
+    if not path.is_file():
+        raise DataError(f"{path}: there is no such file; correct the path of the corpus.")
+    if path.suffix == ".parquet":
+        name, rows = _parquet_rows(path, name)
+    elif path.suffix in (".jsonl", ".json"):
+        name, rows = name or path.stem, _jsonl_rows(path)
+    else:
+        raise DataError(f"{path}: the ending {path.suffix!r} is unknown; use .parquet or .jsonl.")
+    batches = [_record_batch(name, part) for part in _batched(_checked(rows, str(path), "row"), _BATCH_ROWS)]
+    if not batches:
+        raise DataError(f"{path}: corpus {name!r} has no document; give it at least one.")
+    return Corpus(name, pa.Table.from_batches(batches))
+
+
+_Row = tuple[int, Any, Any, Any, Any]  # number from 1, doc_id, title, text, metadata (JSON string or object)
+
+
+def _rows_of(documents: Iterable[Document]) -> Iterator[_Row]:
+    for number, doc in enumerate(documents, start=1):
+        yield number, doc.doc_id, doc.title, doc.text, doc.metadata
+
+
+def _jsonl_rows(path: Path) -> Iterator[_Row]:
+    with path.open(encoding="utf-8") as stream:
+        for number, line in enumerate(stream, start=1):
+            if not line.strip():
+                continue
+            try:
+                row = json.loads(line)
+            except json.JSONDecodeError as error:
+                raise DataError(f"{path}: row {number} is not JSON ({error.msg}); write one object a line.") from error
+            if not isinstance(row, dict):
+                raise DataError(f"{path}: row {number} is a {type(row).__name__}; write one JSON object a line.")
+            doc_id = next((row[key] for key in ("doc_id", "id", "_id") if row.get(key) is not None), None)
+            yield number, doc_id, row.get("title", ""), row.get("text"), row.get("metadata") or {}
+
+
+def _parquet_rows(path: Path, name: str | None) -> tuple[str, Iterator[_Row]]:
+    try:
+        file = pq.ParquetFile(path)
+    except (pa.ArrowInvalid, OSError) as error:
+        raise DataError(f"{path}: it is no Parquet file ({error}); write it again.") from error
+    present = set(file.schema_arrow.names)
+    missing = [column for column in ("doc_id", "text") if column not in present]
+    if missing:
+        raise DataError(
+            f"{path}: the column {missing[0]!r} is missing; the columns are {', '.join(CORPUS_SCHEMA.names)}."
+        )
+    if "corpus" in present:
+        values = pq.read_table(path, columns=["corpus"]).column("corpus")
+        names = [value for value in values.unique().to_pylist() if value is not None]
+        if name is None and len(names) > 1:
+            raise DataError(f"{path}: it holds the corpora {', '.join(sorted(names))}; name the one to read.")
+        if name is not None and names and name not in names:
+            raise DataError(f"{path}: it has no corpus {name!r}; choose one of: {', '.join(sorted(names))}.")
+        name = name or (names[0] if names else path.stem)
+    name = name or path.stem
+    return name, _parquet_row_iterator(file, present, name)
+
+
+def _parquet_row_iterator(file: pq.ParquetFile, present: set[str], name: str) -> Iterator[_Row]:
+    number = 0
+    wanted = [column for column in CORPUS_SCHEMA.names if column in present]
+    for batch in file.iter_batches(batch_size=_BATCH_ROWS, columns=wanted):
+        for row in batch.to_pylist():
+            number += 1
+            if row.get("corpus") in (None, name):
+                title = row.get("title")
+                yield number, row["doc_id"], "" if title is None else title, row["text"], row.get("metadata") or "{}"
+
+
+def _checked(rows: Iterable[_Row], where: str, unit: str) -> Iterator[tuple[str, str, str, str]]:
+    """Yields (doc_id, title, text, metadata as JSON); raises DataError at the first row that is wrong."""
+    seen: dict[str, int] = {}
+    for number, doc_id, title, text, metadata in rows:
+        at = f"{where}: {unit} {number}"
+        if doc_id is None or doc_id == "":
+            raise DataError(f"{at} has no doc_id; give each document a unique one.")
+        if not isinstance(doc_id, str):
+            raise DataError(f"{at} has the doc_id {doc_id!r}, a {type(doc_id).__name__}; write ids as strings.")
+        if doc_id in seen:
+            raise DataError(f"{at} repeats the doc_id {doc_id!r} of {unit} {seen[doc_id]}; make ids unique.")
+        seen[doc_id] = number
+        for label, value in (("title", title), ("text", text)):
+            if not isinstance(value, str):
+                kind = type(value).__name__
+                raise DataError(f"{at} ({doc_id!r}) has the {label} {value!r}, a {kind}; write it as a string.")
+        yield doc_id, title, text, _metadata_json(metadata, f"{at} ({doc_id!r})")
+
+
+def _metadata_json(metadata: Any, at: str) -> str:
+    if isinstance(metadata, str):
+        try:
+            metadata = json.loads(metadata)
+        except json.JSONDecodeError as error:
+            raise DataError(f"{at} has metadata that is not JSON ({error.msg}); write a JSON object.") from error
+    if not isinstance(metadata, dict):
+        raise DataError(f"{at} has the metadata {metadata!r}; write a JSON object.")
+    return json.dumps(metadata, ensure_ascii=False, sort_keys=True)
+
+
+def _batched(items: Iterable[_T], size: int) -> Iterator[tuple[_T, ...]]:
+    iterator = iter(items)
+    while batch := tuple(islice(iterator, size)):
+        yield batch
+
+
+def _record_batch(name: str, rows: tuple[tuple[str, str, str, str], ...]) -> pa.RecordBatch:
+    columns = [pa.array([name] * len(rows), pa.string())]
+    columns += [pa.array(column, pa.string()) for column in zip(*rows, strict=True)]
+    return pa.RecordBatch.from_arrays(columns, schema=CORPUS_SCHEMA)
