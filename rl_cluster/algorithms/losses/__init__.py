@@ -1,0 +1,34 @@
+"""Token losses: one file each, found by its name. A new one is a new file with a function `loss` and its `DEFAULTS`."""
+
+from __future__ import annotations
+
+import importlib
+import pkgutil
+from types import ModuleType
+
+from rl_cluster.algorithms.types import Loss, LossSettings
+from rl_cluster.errors import ConfigError
+
+
+def loss_names() -> list[str]:
+    """The names that `get_loss` knows, sorted."""
+    return sorted(module.name for module in pkgutil.iter_modules(__path__))
+
+
+def get_loss(name: str) -> Loss:
+    """The function `(logprobs, behaviour_logprobs, advantages, LossSettings) -> TokenLoss` on [T] tensors.
+
+    Raises ConfigError for an unknown name.
+    """
+    return _module(name).loss
+
+
+def default_settings(name: str) -> LossSettings:
+    """The loss's own clip bounds: `ppo` 0.8 and 1.2, `cispo` 0 and 5, the others unbounded. ConfigError if unknown."""
+    return _module(name).DEFAULTS
+
+
+def _module(name: str) -> ModuleType:
+    if name not in loss_names():
+        raise ConfigError(f"loss={name!r} is unknown; choose one of {', '.join(loss_names())}.")
+    return importlib.import_module(f"{__name__}.{name}")
