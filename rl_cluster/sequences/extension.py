@@ -1,0 +1,102 @@
+"""Trajectories to training rows by the sequence-extension rule.
+
+A turn whose prompt starts with all tokens so far (prompt, samples and observations) continues the row: only the new
+observation (mask 0) and the sampled ids (mask 1) are appended. Any other prompt opens a new row with the whole prompt
+and is counted, so that nothing is lost and nothing is silently masked. Ids are copied, never decoded and encoded again.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import NamedTuple
+
+import numpy as np
+
+from rl_cluster.episodes.trajectory import Trajectory, Turn
+from rl_cluster.errors import LearnerError
+from rl_cluster.sequences.row import TrainingRow
+
+
+class TrajectoryRows(NamedTuple):
+    """The rows of one trajectory in the order of its turns, and how many turns broke the prefix."""
+
+    rows: list[TrainingRow]
+    num_broken_prefixes: int
+
+
+def rows_from_trajectory(trajectory: Trajectory) -> TrajectoryRows:
+    """The training rows of one episode, advantages all 0; each sampled token stands in exactly one row.
+
+    A turn that sampled nothing has nothing to train: it neither opens nor lengthens a row. Row lengths are not capped.
+
+    Raises LearnerError, naming the trajectory and the turn, when the arrays of a turn differ in length or its prompt is
+    empty (the first sampled token would have no position that predicts it).
+    """
+    rows: list[_OpenRow] = []
+    for index, turn in enumerate(trajectory.turns):
+        _validate(trajectory.trajectory_id, index, turn)
+        if not turn.sampled_ids:
+            continue
+        if not rows or not rows[-1].is_prefix_of(turn.prompt_ids):
+            rows.append(_OpenRow())
+        rows[-1].extend(index, turn)
+    return TrajectoryRows([row.close(trajectory) for row in rows], max(len(rows) - 1, 0))
+
+
+def set_advantages(rows: Iterable[TrainingRow], by_trajectory: Mapping[str, float]) -> None:
+    """Give every sampled token of every row, in place, the advantage of its trajectory; all other positions get 0.
+
+    Raises LearnerError when a row's trajectory has no advantage.
+    """
+    for row in rows:
+        if row.trajectory_id not in by_trajectory:
+            raise LearnerError(
+                f"Trajectory {row.trajectory_id!r} has rows but no advantage; compute one per trajectory."
+            )
+        row.advantages = np.where(row.loss_mask, by_trajectory[row.trajectory_id], 0.0).astype(np.float32)
+
+
+def _validate(trajectory_id: str, index: int, turn: Turn) -> None:
+    lengths = (len(turn.sampled_ids), len(turn.logprobs), len(turn.weight_versions))
+    if len(set(lengths)) > 1:
+        raise LearnerError(
+            f"Turn {index} of trajectory {trajectory_id!r} has {lengths[0]} sampled ids, {lengths[1]} log-probs and "
+            f"{lengths[2]} weight versions; the rollout must record one of each per sampled token."
+        )
+    if turn.sampled_ids and not turn.prompt_ids:
+        raise LearnerError(
+            f"Turn {index} of trajectory {trajectory_id!r} has an empty prompt; record the ids it was sent."
+        )
+
+
+class _OpenRow:
+    def __init__(self) -> None:
+        self.token_ids: list[int] = []
+        self.mask: list[bool] = []
+        self.logprobs: list[float] = []
+        self.versions: list[int] = []
+        self.turns: list[int] = []
+
+    def is_prefix_of(self, prompt_ids: list[int]) -> bool:
+        return prompt_ids[: len(self.token_ids)] == self.token_ids
+
+    def extend(self, index: int, turn: Turn) -> None:
+        observation = turn.prompt_ids[len(self.token_ids) :]
+        num_new, num_sampled = len(observation), len(turn.sampled_ids)
+        self.token_ids += observation + turn.sampled_ids
+        self.mask += [False] * num_new + [True] * num_sampled
+        self.logprobs += [0.0] * num_new + turn.logprobs
+        self.versions += [-1] * num_new + turn.weight_versions
+        self.turns += [index] * (num_new + num_sampled)
+
+    def close(self, trajectory: Trajectory) -> TrainingRow:
+        return TrainingRow(
+            trajectory_id=trajectory.trajectory_id,
+            group_id=trajectory.group_id,
+            token_ids=np.array(self.token_ids, dtype=np.int32),
+            loss_mask=np.array(self.mask, dtype=np.bool_),
+            behaviour_logprobs=np.array(self.logprobs, dtype=np.float32),
+            weight_versions=np.array(self.versions, dtype=np.int32),
+            advantages=np.zeros(len(self.token_ids), dtype=np.float32),
+            turn_index=np.array(self.turns, dtype=np.int16),
+        )
