@@ -1,0 +1,69 @@
+"""Evaluation results for the terminal: the systems, and what one gained over another. Fits 100 columns."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from rich.console import Group
+from rich.table import Table
+
+from rl_cluster.evaluation.statistics import MeanInterval
+from rl_cluster.evaluation.summary import PairedSummary, SystemSummary
+
+
+def result_table(systems: Mapping[str, SystemSummary], pairs: Mapping[str, PairedSummary] | None = None) -> Group:
+    """A rich renderable: one row per system, then one row per pair (named by the caller, as "trained - untrained").
+
+    Brackets are 95% intervals; `nDCG fin.` is over finished episodes alone; `infra` counts lost episodes.
+    """
+    parts = [_systems(systems)]
+    if pairs:
+        parts.append(_pairs(pairs))
+    return Group(*parts)
+
+
+def _systems(systems: Mapping[str, SystemSummary]) -> Table:
+    table = Table(title="nDCG@10 by system (brackets: 95% interval)", title_justify="left")
+    table.add_column("system", overflow="fold")
+    for name in ("nDCG@10", "nDCG fin.", "failures", "infra", "turns", "search", "tokens", "n"):
+        table.add_column(name, justify="right", no_wrap=True)
+    for name, summary in systems.items():
+        table.add_row(
+            name,
+            _with_interval(summary.ndcg, "{:.3f}"),
+            _plain(summary.ndcg_finished, "{:.3f}"),
+            _with_interval(summary.failure_rate, "{:.0%}"),
+            str(sum(summary.infrastructure.values())),
+            _plain(summary.turns, "{:.1f}"),
+            _plain(summary.searches, "{:.1f}"),
+            _plain(summary.tokens, "{:.0f}"),
+            str(summary.n),
+        )
+    return table
+
+
+def _pairs(pairs: Mapping[str, PairedSummary]) -> Table:
+    table = Table(title="Paired differences (same questions)", title_justify="left")
+    table.add_column("pair", overflow="fold")
+    for name in ("nDCG@10", "p", "by ranking", "by fewer failures", "n"):
+        table.add_column(name, justify="right", no_wrap=True)
+    for name, pair in pairs.items():
+        table.add_row(
+            name,
+            _with_interval(pair.ndcg, "{:+.3f}"),
+            "<0.001" if pair.ndcg.p < 0.001 else f"{pair.ndcg.p:.3f}",
+            f"{pair.ranking.mean:+.3f}",
+            f"{pair.failure_avoidance.mean:+.3f}",
+            str(pair.n),
+        )
+    return table
+
+
+def _plain(mean: MeanInterval | None, form: str) -> str:
+    return "-" if mean is None else form.format(mean.mean)
+
+
+def _with_interval(mean: MeanInterval, form: str) -> str:
+    bounds = "n<2" if mean.low is None or mean.high is None else f"{form.format(mean.low)}, {form.format(mean.high)}"
+    # The backslash keeps rich from reading the bracket as markup.
+    return f"{form.format(mean.mean)} \\[{bounds}]"

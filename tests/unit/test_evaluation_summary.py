@@ -1,0 +1,112 @@
+"""Summaries: failures stay in the denominator, pairs are questions, tables fit the terminal."""
+
+from __future__ import annotations
+
+import io
+import json
+import random
+from dataclasses import replace
+
+import pytest
+from rich.console import Console
+
+from rl_cluster.errors import DataError, Outcome
+from rl_cluster.evaluation.summary import EpisodeRecord, compare, summarise
+from rl_cluster.evaluation.table import result_table
+
+
+def record(task: str, ndcg: float = 0.5, outcome: Outcome = Outcome.FINISHED, dataset: str = "d") -> EpisodeRecord:
+    return EpisodeRecord(task, dataset, outcome, ndcg, 4, 2, 1, 100, 1.5)
+
+
+def test_summarise_crashed_episodes_stay_in_the_denominator() -> None:
+    """Known failure 33: 10 tasks of which 3 crash; the denominator is 10 and the share of crashes is shown."""
+    records = [record(f"q{i}", 1.0) for i in range(7)]
+    records += [record("q7", 1.0, Outcome.WORKER_LOST), record("q8", 1.0, Outcome.TOOL_TIMEOUT)]
+    records += [record("q9", 1.0, Outcome.TURN_LIMIT)]
+    summary = summarise(records)
+    assert summary.n == summary.episodes == 10
+    assert summary.ndcg.mean == pytest.approx(0.7)
+    assert summary.ndcg_finished is not None and summary.ndcg_finished.mean == 1.0
+    assert summary.failure_rate.mean == pytest.approx(0.1)
+    assert summary.failures == {"turn_limit": 1}
+    assert summary.infrastructure == {"tool_timeout": 1, "worker_lost": 1}
+    assert summary.turns is not None and summary.turns.n == 8
+
+
+def test_summarise_rollouts_of_a_question_count_as_one() -> None:
+    records = [record("a", 1.0)] * 9 + [record("b", 0.0)]
+    summary = summarise(records)
+    assert (summary.n, summary.episodes) == (2, 10)
+    assert summary.ndcg.mean == 0.5
+
+
+def test_summarise_same_task_id_in_two_datasets_is_two_questions() -> None:
+    summary = summarise([record("1", dataset="x"), record("1", dataset="y")], num_unjudged=3)
+    assert summary.n == 2
+    assert summary.as_json()["questions_by_dataset"] == {"x": 1, "y": 1}
+    assert summary.as_json()["unjudged_questions"] == 3
+
+
+def test_summarise_json_has_the_agreed_keys() -> None:
+    result = json.loads(json.dumps(summarise([record("a"), record("b", 0.1)]).as_json(), allow_nan=False))
+    assert {"ndcg@10", "failure_rate", "turns", "n", "ci95"} <= result.keys()
+    assert result["ndcg@10"] == pytest.approx(0.3)
+    assert result["ci95"][0] <= 0.3 <= result["ci95"][1]
+    single = json.loads(json.dumps(summarise([record("a", 1.0, Outcome.CANCELLED)]).as_json(), allow_nan=False))
+    assert single["ci95"] is None
+    assert single["turns"] is None
+
+
+def test_summarise_order_of_records_does_not_matter() -> None:
+    rng = random.Random(0)
+    records = [record(f"q{i % 20}", rng.random()) for i in range(60)]
+    shuffled = rng.sample(records, len(records))
+    assert summarise(shuffled) == summarise(records)
+
+
+@pytest.mark.parametrize("bad", [[], [record("a", float("nan"))], [record("a", 1.5)]])
+def test_summarise_unusable_records_raise(bad: list[EpisodeRecord]) -> None:
+    with pytest.raises(DataError):
+        summarise(bad)
+
+
+def test_compare_splits_the_gain_into_ranking_and_failure_avoidance() -> None:
+    before = [record("a", 0.2), record("b", 0.4), record("c", 0.0, Outcome.TURN_LIMIT), record("d", 0.9)]
+    after = [record("a", 0.6), record("b", 0.4), record("c", 0.8), record("d", 0.0, Outcome.NO_ANSWER)]
+    pair = compare(before, after)
+    assert pair.n == 4
+    assert pair.ndcg.mean == pytest.approx((0.4 + 0.8 - 0.9) / 4)
+    assert pair.ranking.mean == pytest.approx(0.4 / 4)
+    assert pair.failure_avoidance.mean == pytest.approx((0.8 - 0.9) / 4)
+    assert {"ndcg@10", "ci95", "p", "n", "ranking", "failure_avoidance"} <= pair.as_json().keys()
+
+
+def test_compare_several_rollouts_average_over_all_pairs() -> None:
+    before = [record("a", 0.2), record("a", 0.4), record("b", 0.5)]
+    after = [record("a", 0.8), record("a", 0.0, Outcome.TURN_LIMIT), record("b", 0.5)]
+    pair = compare(before, after)
+    assert pair.ranking.mean == pytest.approx(((0.8 - 0.2) + (0.8 - 0.4)) / 4 / 2)
+    assert pair.ndcg.mean == pytest.approx((0.4 - 0.3) / 2)
+    assert pair.ranking.mean + pair.failure_avoidance.mean == pytest.approx(pair.ndcg.mean)
+
+
+def test_compare_different_questions_raise() -> None:
+    with pytest.raises(DataError, match="2 questions were evaluated on one side only"):
+        compare([record("a"), record("b")], [record("a"), record("c")])
+
+
+def test_result_table_long_names_fit_100_columns() -> None:
+    rng = random.Random(1)
+    before = [record(f"q{i}", rng.random(), rng.choice(list(Outcome))) for i in range(120)]
+    after = [replace(entry, outcome=Outcome.FINISHED, sampled_tokens=12345) for entry in before]
+    console = Console(width=100, file=io.StringIO(), force_terminal=False)
+    systems = {"untrained": summarise(before), "trained, step 1200, dev split, seed 7": summarise(after)}
+    console.print(result_table(systems, {"trained - untrained": compare(before, after)}))
+    assert isinstance(console.file, io.StringIO)
+    text = console.file.getvalue()
+    assert max(len(line) for line in text.splitlines()) <= 100
+    assert "…" not in text
+    for expected in ("nDCG@10", "untrained", "by ranking", "<0.001", "12345"):
+        assert expected in text
+    assert f"[{systems['untrained'].ndcg.low:.3f}, {systems['untrained'].ndcg.high:.3f}]" in text
