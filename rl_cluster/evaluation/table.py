@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
+from rich import box
 from rich.console import Group
 from rich.table import Table
 
@@ -23,8 +24,8 @@ def result_table(systems: Mapping[str, SystemSummary], pairs: Mapping[str, Paire
 
 
 def _systems(systems: Mapping[str, SystemSummary]) -> Table:
-    table = Table(title="nDCG@10 by system (brackets: 95% interval)", title_justify="left")
-    table.add_column("system", overflow="fold")
+    table = _table("nDCG@10 by system (brackets: 95% interval)")
+    table.add_column("system", min_width=16, overflow="fold")
     for name in ("nDCG@10", "nDCG fin.", "failures", "infra", "turns", "search", "tokens", "n"):
         table.add_column(name, justify="right", no_wrap=True)
     for name, summary in systems.items():
@@ -43,8 +44,8 @@ def _systems(systems: Mapping[str, SystemSummary]) -> Table:
 
 
 def _pairs(pairs: Mapping[str, PairedSummary]) -> Table:
-    table = Table(title="Paired differences (same questions)", title_justify="left")
-    table.add_column("pair", overflow="fold")
+    table = _table("Paired differences (same questions)")
+    table.add_column("pair", min_width=16, overflow="fold")
     for name in ("nDCG@10", "p", "by ranking", "by fewer failures", "n"):
         table.add_column(name, justify="right", no_wrap=True)
     for name, pair in pairs.items():
@@ -57,6 +58,11 @@ def _pairs(pairs: Mapping[str, PairedSummary]) -> Table:
             str(pair.n),
         )
     return table
+
+
+def _table(title: str) -> Table:
+    # Rules between columns would cost the names a third of their width.
+    return Table(title=title, title_justify="left", box=box.SIMPLE_HEAD, pad_edge=False, collapse_padding=True)
 
 
 def _plain(mean: MeanInterval | None, form: str) -> str:

@@ -107,6 +107,6 @@ def test_result_table_long_names_fit_100_columns() -> None:
     text = console.file.getvalue()
     assert max(len(line) for line in text.splitlines()) <= 100
     assert "…" not in text
-    for expected in ("nDCG@10", "untrained", "by ranking", "<0.001", "12345"):
+    for expected in ("nDCG@10", "\nuntrained ", "trained, step", "by ranking", "<0.001", "12345"):
         assert expected in text
     assert f"[{systems['untrained'].ndcg.low:.3f}, {systems['untrained'].ndcg.high:.3f}]" in text
