@@ -1,0 +1,108 @@
+"""`Learner`: a Ray actor that holds one DeepSpeed rank, and `LearnerGroup`, which speaks to all ranks at once."""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+import time
+from collections.abc import Sequence
+from typing import Any
+
+import ray
+
+from rl_cluster.errors import DeadlineError
+from rl_cluster.learning.rank import LearnerRank
+from rl_cluster.learning.settings import LearnerSettings, UpdateSettings
+from rl_cluster.learning.weight_version import WeightVersion
+from rl_cluster.sequences.row import TrainingRow
+
+
+@ray.remote(max_restarts=0)
+class Learner:
+    """One rank. All ranks must be called together: their methods meet in collectives."""
+
+    def __init__(self, settings: LearnerSettings, rank: int, world_size: int) -> None:
+        self.settings = settings
+        self.rank_index = rank
+        self.world_size = world_size
+        self.rank: LearnerRank | None = None
+
+    def address(self) -> tuple[str, int, str]:
+        """This host's address, a free port for the rendezvous, and the node id."""
+        with socket.socket() as probe:
+            probe.bind(("", 0))
+            port = probe.getsockname()[1]
+        return ray.util.get_node_ip_address(), port, ray.get_runtime_context().get_node_id()
+
+    def setup(self, master: tuple[str, int]) -> None:
+        self.rank = LearnerRank(self.settings, self.rank_index, self.world_size, master)
+        self.rank.setup()
+
+    def call(self, method: str, *arguments: Any, **named: Any) -> Any:
+        """Calls a method of the rank; see rl_cluster.learning.rank.LearnerRank."""
+        return getattr(self.rank, method)(*arguments, **named)
+
+
+class LearnerGroup:
+    """All ranks as one. Every call has a deadline; a rank that dies or hangs is named."""
+
+    def __init__(self, ranks: list[ray.actor.ActorHandle], node_id: str) -> None:
+        self.ranks = ranks
+        self.node_id = node_id
+        self.busy_s = 0.0
+        self.created_at = time.monotonic()
+
+    @classmethod
+    async def start(
+        cls, settings: LearnerSettings, num_ranks: int, options: dict[str, Any], timeout_s: float
+    ) -> LearnerGroup:
+        """Creates all ranks and waits until they have met. Raises DeadlineError naming the missing ones."""
+        ranks = [Learner.options(**options).remote(settings, rank, num_ranks) for rank in range(num_ranks)]
+        host, port, node_id = (await cls._gather([ranks[0].address.remote()], timeout_s, "start"))[0]
+        group = cls(ranks, node_id)
+        await group._gather([rank.setup.remote((host, port)) for rank in ranks], timeout_s, "setup")
+        return group
+
+    async def update(
+        self, rows: Sequence[TrainingRow], update: UpdateSettings, timeout_s: float, supervised: bool = False
+    ) -> dict[str, float]:
+        """One optimiser step over all ranks; metrics of rank 0, which are those of all."""
+        shared = ray.put(list(rows))
+        return (await self._call("update", timeout_s, shared, update, supervised=supervised))[0]
+
+    async def publish(self, path: str, probe_ids: Sequence[int], timeout_s: float) -> WeightVersion:
+        """A snapshot of the current weights on the node of rank 0."""
+        return (await self._call("publish", timeout_s, path, list(probe_ids), self.node_id))[0]
+
+    async def call(self, method: str, timeout_s: float, *arguments: Any) -> list[Any]:
+        """Calls a method of every rank."""
+        return await self._call(method, timeout_s, *arguments)
+
+    async def _call(self, method: str, timeout_s: float, *arguments: Any, **named: Any) -> list[Any]:
+        started = time.monotonic()
+        try:
+            return await self._gather(
+                [rank.call.remote(method, *arguments, **named) for rank in self.ranks], timeout_s, method
+            )
+        finally:
+            self.busy_s += time.monotonic() - started
+
+    @staticmethod
+    async def _gather(references: list[ray.ObjectRef], timeout_s: float, what: str) -> list[Any]:
+        tasks = [asyncio.ensure_future(_value(reference)) for reference in references]
+        done, waiting = await asyncio.wait(tasks, timeout=timeout_s, return_when=asyncio.FIRST_EXCEPTION)
+        for task in done:
+            if task.exception() is not None:
+                for other in waiting:
+                    other.cancel()
+                raise task.exception()  # type: ignore[misc]
+        if waiting:
+            missing = [index for index, task in enumerate(tasks) if task in waiting]
+            for other in waiting:
+                other.cancel()
+            raise DeadlineError(f"Learner ranks {missing} did not finish {what!r} within {timeout_s:.0f} s.")
+        return [task.result() for task in tasks]
+
+
+async def _value(reference: ray.ObjectRef) -> Any:
+    return await reference

@@ -1,0 +1,188 @@
+"""`RolloutWorker`: one vLLM engine and the many episodes that share it.
+
+Invariants: the process imports no retrieval library; the worker owns its engine's pauses and updates and pulls the
+newest weights by itself; an episode that fails by infrastructure is tried again, and after the last try it is handed
+back with its typed outcome and without a reward; a worker whose engine is broken ends itself so that it is replaced.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import time
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import ray
+
+from actors.weight_sync import Publication, local_snapshot
+from rl_cluster.datasets.task import Task
+from rl_cluster.environments.search import SearchEnvironment, SearchEnvironmentSettings
+from rl_cluster.episodes.episode import EpisodeLimits, EpisodeParts, run_episode
+from rl_cluster.episodes.formats import detect_format, get_format
+from rl_cluster.episodes.rendering import ChatRenderer
+from rl_cluster.episodes.trajectory import Trajectory
+from rl_cluster.errors import EngineError, Outcome, WeightSyncError
+from rl_cluster.inference.engine import EngineSettings, InferenceEngine
+from rl_cluster.rewards import get_reward
+
+
+@dataclass(frozen=True)
+class WorkerSettings:
+    """What a worker needs besides its engine's settings. Times are seconds."""
+
+    engine: EngineSettings
+    environment: SearchEnvironmentSettings
+    tool_format: str
+    reward: str
+    index_id: str
+    search_app: str
+    search_timeout_s: float
+    rollout_timeout: float
+    rollout_max_retries: int
+    transport: str
+    sync_folder: str
+    sync_timeout_s: float
+    start_timeout_s: float
+
+
+RETRY_PAUSE_S = 1.0
+
+
+@ray.remote(max_concurrency=1000, max_restarts=0)
+class RolloutWorker:
+    """Created by the coordinator, then `start`ed; it serves until it is killed."""
+
+    def __init__(self, worker_id: str, settings: WorkerSettings, sync: ray.actor.ActorHandle) -> None:
+        self.worker_id = worker_id
+        self.settings = settings
+        self.sync = sync
+        self.sequence = 0
+        self.engine: InferenceEngine | None = None
+        self.sync_task: asyncio.Task[None] | None = None
+        self.started_at = time.monotonic()
+
+    async def start(self) -> str:
+        """Starts the engine and the pull of weights; returns the tool format in use."""
+        from transformers import AutoTokenizer
+
+        from actors.search_service import ServeSearchClient
+
+        settings = self.settings
+        tokenizer = AutoTokenizer.from_pretrained(settings.engine.model_path, trust_remote_code=False)
+        name = settings.tool_format
+        name = detect_format(tokenizer.chat_template or "") if name == "auto" else name
+        self.tool_format = get_format(name)
+        self.renderer = ChatRenderer(tokenizer, self.tool_format.observation_role, self.tool_format.uses_template_tools)
+        self.client = ServeSearchClient(settings.search_app, settings.search_timeout_s)
+        self.engine = await InferenceEngine.start(settings.engine, settings.start_timeout_s)
+        self.parts = EpisodeParts(
+            sampler=self.engine.sample,
+            renderer=self.renderer,
+            tool_format=self.tool_format,
+            reward=get_reward(settings.reward),
+            index_id=settings.index_id,
+            worker=self.worker_id,
+        )
+        await self.sync.register.remote(self.worker_id)
+        self.started_at = time.monotonic()
+        return name
+
+    async def follow_weights(self) -> None:
+        """Pulls every newer publication until the worker ends; raises WeightSyncError when an update fails."""
+        while True:
+            publication = await self.sync.wait_newer.remote(self.sequence, 10.0)
+            if publication is not None:
+                await self.apply(publication)
+
+    async def apply(self, publication: Publication) -> None:
+        """Loads one publication and acknowledges it."""
+        engine = self._engine()
+        settings = self.settings
+        path = await local_snapshot(self.sync, publication, settings.transport, settings.sync_folder)
+        try:
+            await engine.update(publication.weights, path, settings.sync_timeout_s)
+        finally:
+            if path != publication.weights.path:
+                Path(path).unlink(missing_ok=True)
+        self.sequence = publication.sequence
+        await self.sync.acknowledge.remote(self.worker_id, publication.sequence)
+
+    async def run_group(
+        self, group_id: str, task: Task, num_episodes: int, limits: EpisodeLimits
+    ) -> list[Trajectory]:
+        """Plays `num_episodes` episodes of one task at once; infrastructure failures come back typed after all tries.
+
+        Raises EngineError when the engine is broken, since then this worker must be replaced.
+        """
+        episodes = [self._episode(group_id, task, limits) for _ in range(num_episodes)]
+        trajectories = list(await asyncio.gather(*episodes))
+        if self._engine().broken:
+            raise EngineError(f"Worker {self.worker_id}: {self._engine().broken}")
+        return trajectories
+
+    async def _episode(self, group_id: str, task: Task, limits: EpisodeLimits) -> Trajectory:
+        settings = self.settings
+        attempt = 0
+        while True:
+            environment = SearchEnvironment(task, settings.environment, self.tool_format, self.client)
+            started = time.time()
+            try:
+                trajectory = await asyncio.wait_for(
+                    run_episode(self.parts, task, environment, limits, group_id, attempt), settings.rollout_timeout
+                )
+            except TimeoutError:
+                trajectory = Trajectory(
+                    trajectory_id=os.urandom(16).hex(),
+                    task_id=task.task_id,
+                    group_id=group_id,
+                    turns=[],
+                    outcome=Outcome.CANCELLED,
+                    attempt=attempt,
+                    index_id=settings.index_id,
+                    worker=self.worker_id,
+                    started_at=started,
+                    finished_at=time.time(),
+                    error=f"the episode passed rollout.rollout_timeout={settings.rollout_timeout:.0f} s",
+                )
+            retry = trajectory.outcome.is_infrastructure_failure and attempt < settings.rollout_max_retries
+            if not retry or self._engine().broken:
+                return trajectory
+            attempt += 1
+            await asyncio.sleep(RETRY_PAUSE_S * attempt)
+
+    async def statistics(self) -> dict[str, float]:
+        """Totals since the start; seconds where the name ends in _s."""
+        engine = self._engine()
+        counters = engine.counters
+        return {
+            "busy_s": engine.busy_seconds(),
+            "alive_s": time.monotonic() - self.started_at,
+            "sampled_tokens": float(counters.sampled_tokens),
+            "requests": float(counters.requests),
+            "mixed_cache_tokens": float(counters.mixed_cache_tokens),
+            "updates": float(counters.updates),
+            "pause_s": counters.pause_s,
+            "max_probe_gap": counters.max_probe_gap,
+            "version": float(engine.version),
+        }
+
+    async def close(self) -> None:
+        """Ends the engine's processes."""
+        if self.engine is not None:
+            await self.engine.close()
+
+    def _engine(self) -> InferenceEngine:
+        if self.engine is None:
+            raise WeightSyncError(f"Worker {self.worker_id} has not been started; call start() first.")
+        return self.engine
+
+
+def worker_environment(device: str) -> dict[str, Any]:
+    """The runtime environment of a worker process."""
+    variables = {"VLLM_LOGGING_LEVEL": "ERROR", "VLLM_NO_USAGE_STATS": "1", "TOKENIZERS_PARALLELISM": "false"}
+    if device == "cpu":
+        # Threads that wait by spinning would take the core that the learner computes on.
+        variables.update(OMP_WAIT_POLICY="PASSIVE", KMP_BLOCKTIME="0", VLLM_CPU_KVCACHE_SPACE="1")
+    return {"env_vars": variables}

@@ -1,0 +1,123 @@
+"""`WeightSync`: the one place that knows the newest weights and who runs them.
+
+Workers pull: each waits here for something newer than what it has, loads it by itself and acknowledges it. One slow or
+dead worker therefore blocks nobody. A snapshot's file is kept until every registered worker has acknowledged a newer
+one. `sequence` orders publications; it differs from the version when earlier weights are published again.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+from dataclasses import dataclass
+from pathlib import Path
+
+import ray
+
+from rl_cluster.learning.weight_version import WeightVersion
+
+CHUNK_BYTES = 64 << 20
+
+
+@dataclass(frozen=True)
+class Publication:
+    """A snapshot in the order of publication."""
+
+    sequence: int
+    weights: WeightVersion
+
+
+@ray.remote(num_cpus=0, max_concurrency=1000)
+class WeightSync:
+    """Lives on the node of learner rank 0, whose snapshots it can read."""
+
+    def __init__(self) -> None:
+        self.newest: Publication | None = None
+        self.published: dict[int, WeightVersion] = {}
+        self.acknowledged: dict[str, int] = {}
+        self.changed = asyncio.Condition()
+
+    async def publish(self, weights: WeightVersion) -> int:
+        """Makes `weights` the newest; returns the sequence number."""
+        async with self.changed:
+            sequence = self.newest.sequence + 1 if self.newest else 1
+            self.newest = Publication(sequence, weights)
+            self.published[sequence] = weights
+            self.changed.notify_all()
+        return sequence
+
+    async def register(self, worker_id: str) -> None:
+        """A worker that will pull; it has nothing yet."""
+        self.acknowledged[worker_id] = 0
+
+    async def unregister(self, worker_id: str) -> None:
+        """A worker that is gone; its missing acknowledgements hold nothing back any more."""
+        async with self.changed:
+            self.acknowledged.pop(worker_id, None)
+            self._discard_old()
+            self.changed.notify_all()
+
+    async def wait_newer(self, sequence: int, timeout_s: float) -> Publication | None:
+        """The newest publication as soon as it is past `sequence`; None after `timeout_s`."""
+        async with self.changed:
+            try:
+                await asyncio.wait_for(self.changed.wait_for(lambda: self._is_past(sequence)), timeout_s)
+            except TimeoutError:
+                return None
+            return self.newest
+
+    async def acknowledge(self, worker_id: str, sequence: int) -> None:
+        """`worker_id` runs publication `sequence`, probe verified."""
+        async with self.changed:
+            if worker_id in self.acknowledged:
+                self.acknowledged[worker_id] = sequence
+            self._discard_old()
+            self.changed.notify_all()
+
+    async def wait_acknowledged(self, sequence: int, timeout_s: float) -> list[str]:
+        """Waits until all registered workers run `sequence` or newer; returns those that do not after `timeout_s`."""
+        async with self.changed:
+            try:
+                await asyncio.wait_for(self.changed.wait_for(lambda: not self._behind(sequence)), timeout_s)
+            except TimeoutError:
+                pass  # the caller is told who is behind and decides
+            return self._behind(sequence)
+
+    async def read_chunk(self, sequence: int, index: int) -> bytes:
+        """Bytes [index * CHUNK_BYTES, ...) of a snapshot's file; empty past its end."""
+        with open(self.published[sequence].path, "rb") as file:
+            file.seek(index * CHUNK_BYTES)
+            return file.read(CHUNK_BYTES)
+
+    async def close(self) -> None:
+        """Removes all snapshots."""
+        for weights in self.published.values():
+            Path(weights.path).unlink(missing_ok=True)
+        self.published.clear()
+
+    def _is_past(self, sequence: int) -> bool:
+        return self.newest is not None and self.newest.sequence > sequence
+
+    def _behind(self, sequence: int) -> list[str]:
+        return sorted(worker for worker, seen in self.acknowledged.items() if seen < sequence)
+
+    def _discard_old(self) -> None:
+        if self.newest is None:
+            return
+        oldest_needed = min([*self.acknowledged.values(), self.newest.sequence])
+        for sequence in [s for s in self.published if s < oldest_needed]:
+            Path(self.published.pop(sequence).path).unlink(missing_ok=True)
+
+
+async def local_snapshot(sync: ray.actor.ActorHandle, publication: Publication, transport: str, folder: str) -> str:
+    """A path on this host that holds the snapshot: the learner's own file, or a copy through the object store."""
+    weights = publication.weights
+    same_host = weights.node_id == ray.get_runtime_context().get_node_id()
+    if transport == "shared_memory" or (same_host and os.path.exists(weights.path)):
+        return weights.path
+    target = Path(folder) / f"pulled-{os.getpid()}-{publication.sequence}.safetensors"
+    target.parent.mkdir(parents=True, exist_ok=True)
+    with open(target, "wb") as file:
+        for index in range(-(-weights.num_bytes // CHUNK_BYTES)):
+            file.write(await sync.read_chunk.remote(publication.sequence, index))
+    return str(target)

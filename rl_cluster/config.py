@@ -1,0 +1,304 @@
+"""The typed schema of every setting. Hydra composes the values, this module checks them; it imports nothing heavy.
+
+`validate` turns a composed configuration into a `Config` or raises ConfigError: one sentence that names the setting, its
+value and the mend. Checks that need a file, a model or the cluster live where those are opened.
+"""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
+
+from rl_cluster.errors import ConfigError
+
+Positive = Annotated[int, Field(ge=1)]
+NonNegative = Annotated[int, Field(ge=0)]
+Seconds = Annotated[float, Field(gt=0)]
+Fraction = Annotated[float, Field(ge=0, le=1)]
+
+
+class Section(BaseModel):
+    """A group of settings: unknown names are refused, values are not silently converted."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+
+class ModelConfig(Section):
+    name: str
+    dtype: Literal["float32", "bfloat16"]
+    tool_format: str
+
+
+class EnvironmentConfig(Section):
+    name: Literal["search"]
+    max_turns: Annotated[int, Field(ge=2, le=100)]
+    k: Annotated[int, Field(ge=1, le=50)]
+    max_k: Annotated[int, Field(ge=1, le=100)]
+    tools: tuple[Literal["bm25_search", "vector_search"], ...] = Field(min_length=1)
+    reward: str
+
+    @model_validator(mode="after")
+    def _k_within_max(self) -> EnvironmentConfig:
+        if self.k > self.max_k:
+            raise ValueError(f"k={self.k} is over max_k={self.max_k}; raise max_k or lower k")
+        return self
+
+
+class LexicalConfig(Section):
+    method: Literal["robertson", "lucene", "atire", "bm25l", "bm25+"]
+    k1: Annotated[float, Field(ge=0)]
+    b: Fraction
+
+
+class SearchConfig(Section):
+    lexical: LexicalConfig
+    embedder: str
+    embed_max_tokens: Positive
+    snippet_words: Positive
+    replicas: Positive
+    timeout_s: Seconds
+    port: Annotated[int, Field(ge=1024, le=65535)]
+    max_ongoing_requests: Positive
+    cpus_per_replica: Annotated[float, Field(ge=0)]
+    start_timeout_s: Seconds
+
+
+class RolloutConfig(Section):
+    num_workers: Positive
+    rollout_max_concurrency: Positive
+    rollout_timeout: Seconds
+    rollout_max_retries: NonNegative
+    sampling_max_tokens: Positive
+    max_sequence_length: Positive
+    temperature: Annotated[float, Field(gt=0, le=2)]
+    sampling_top_p: Annotated[float, Field(gt=0, le=1)]
+    kv_cache_gib: Annotated[float, Field(gt=0)]
+    cpus_per_worker: Annotated[float, Field(ge=0)]
+    gpus_per_worker: Annotated[float, Field(ge=0)]
+    tensor_parallel_size: Positive
+    gpu_memory_utilization: Annotated[float, Field(gt=0, lt=1)]
+    enforce_eager: bool
+    cpu_threads: str
+    start_timeout_s: Seconds
+    max_restarts: NonNegative
+
+
+class LossConfig(Section):
+    name: str
+    clip_low: Annotated[float, Field(ge=0)]
+    clip_high: Annotated[float, Field(ge=0)]
+    dual_clip: Annotated[float, Field(gt=1)] | None
+    aggregation: Literal["token_mean", "token_sum", "seq_mean_token_mean", "seq_mean_token_sum", "const"]
+
+    @model_validator(mode="after")
+    def _band(self) -> LossConfig:
+        if self.clip_low >= self.clip_high:
+            raise ValueError(
+                f"clip_low={self.clip_low} is not under clip_high={self.clip_high}; both are absolute ratios, such as 0.8 and 1.2"
+            )
+        return self
+
+
+class AdvantageConfig(Section):
+    name: str
+    normalize_std: bool
+
+
+class AlgorithmConfig(Section):
+    loss: LossConfig
+    advantage: AdvantageConfig
+
+
+class TrainingConfig(Section):
+    global_batch_size: Positive
+    group_size: Annotated[int, Field(ge=2, le=128)]
+    max_steps: Positive
+    max_epochs: Positive
+    save_every: NonNegative
+    keep_checkpoints: Positive
+    val_every: NonNegative
+    val_at_start: bool
+    straggler_timeout_s: Seconds
+    step_timeout_s: Seconds
+
+
+class LoraConfig(Section):
+    lora_rank: NonNegative
+    lora_alpha: Positive
+    dropout: Fraction
+
+
+class LearnerConfig(Section):
+    num_ranks: Positive
+    zero_stage: Annotated[int, Field(ge=0, le=3)]
+    learning_rate: Annotated[float, Field(gt=0, le=1e-2)]
+    schedule: Literal["constant", "linear", "cosine"]
+    lr_warmup_steps: NonNegative
+    adam_beta1: Fraction
+    adam_beta2: Fraction
+    adam_eps: Annotated[float, Field(ge=1e-16, le=1e-2)]
+    adam_weight_decay: Fraction
+    adam_grad_clip_norm: Annotated[float, Field(ge=0, le=100)]
+    micro_batch_tokens: Positive
+    share_prefix: bool
+    gradient_checkpointing: bool
+    lora: LoraConfig
+    cpus_per_rank: Annotated[float, Field(ge=0)]
+    gpus_per_rank: Annotated[float, Field(ge=0)]
+    num_threads: Positive
+    start_timeout_s: Seconds
+    drift_alarm: Annotated[float, Field(gt=0)]
+
+    @model_validator(mode="after")
+    def _prefix_or_checkpointing(self) -> LearnerConfig:
+        if self.share_prefix and self.gradient_checkpointing:
+            raise ValueError("share_prefix needs the prefix's keys and values, which gradient_checkpointing discards; switch one off")
+        return self
+
+
+class WeightSyncConfig(Section):
+    transport: Literal["shared_memory", "object_store", "nccl", "ipc"]
+    timeout_s: Seconds
+    probe_tolerance: Annotated[float, Field(gt=0)]
+    folder: str
+
+
+class StalenessConfig(Section):
+    max_steps_off_policy: Annotated[int, Field(ge=0, le=10)]
+    kv_on_update: Literal["keep", "recompute"]
+
+
+class WarmupConfig(Section):
+    enabled: bool
+    demonstrations: Annotated[int, Field(ge=1, le=100)]
+    steps: NonNegative
+    batch_size: Positive
+    learning_rate: Annotated[float, Field(gt=0, le=1e-2)]
+
+
+class DataConfig(Section):
+    name: Literal["enterprise_kb", "tables"]
+    folder: str | None
+    num_documents: Annotated[int, Field(ge=2000, le=500_000)]
+    seed: NonNegative
+    train_tasks: Positive
+    validation_tasks: Positive
+    test_tasks: Positive
+
+    @model_validator(mode="after")
+    def _folder_for_tables(self) -> DataConfig:
+        if self.name == "tables" and not self.folder:
+            raise ValueError("folder is missing; give the folder that holds tasks.parquet and corpus.parquet")
+        return self
+
+
+class EvaluationConfig(Section):
+    test_at_start: bool
+    test_at_end: bool
+    test_limit: Positive | None
+    temperatures: tuple[Annotated[float, Field(ge=0, le=2)], ...] = Field(min_length=1)
+    validation_temperature: Annotated[float, Field(ge=0, le=2)]
+    bootstrap_resamples: Annotated[int, Field(ge=1000)]
+    control: bool
+
+
+class TrackingConfig(Section):
+    enabled: bool
+    uri: str | None
+    experiment: str
+    traces_per_step: NonNegative
+
+
+class ClusterConfig(Section):
+    name: str
+    device: Literal["cpu", "cuda"]
+    address_timeout_s: Seconds
+    object_store_gib: Annotated[float, Field(gt=0)] | None
+
+
+class Config(Section):
+    """A whole run."""
+
+    run_name: str
+    output_dir: str
+    seed: NonNegative
+    resume: Literal["auto", "never"]
+    dry_run: bool
+    model: ModelConfig
+    environment: EnvironmentConfig
+    search: SearchConfig
+    rollout: RolloutConfig
+    algorithm: AlgorithmConfig
+    training: TrainingConfig
+    learner: LearnerConfig
+    weight_sync: WeightSyncConfig
+    staleness: StalenessConfig
+    warmup: WarmupConfig
+    data: DataConfig
+    evaluation: EvaluationConfig
+    tracking: TrackingConfig
+    cluster: ClusterConfig
+
+    @model_validator(mode="after")
+    def _fits_together(self) -> Config:
+        rollout, environment = self.rollout, self.environment
+        if rollout.sampling_top_p < 1:
+            raise ValueError(
+                f"rollout.sampling_top_p={rollout.sampling_top_p}: below 1 the sampler's log-probs are renormalised over fewer "
+                f"tokens than the learner's, so algorithm.loss={self.algorithm.loss.name} would be biased; set rollout.sampling_top_p=1"
+            )
+        replies = environment.max_turns * rollout.sampling_max_tokens
+        if replies >= rollout.max_sequence_length:
+            raise ValueError(
+                f"rollout.max_sequence_length={rollout.max_sequence_length}: environment.max_turns={environment.max_turns} replies of "
+                f"rollout.sampling_max_tokens={rollout.sampling_max_tokens} alone need {replies} tokens; raise it or lower the others"
+            )
+        if self.weight_sync.transport in ("nccl", "ipc") and self.cluster.device == "cpu":
+            raise ValueError(
+                f"weight_sync.transport={self.weight_sync.transport} needs GPUs, but cluster.device=cpu; use shared_memory or object_store"
+            )
+        if self.cluster.device == "cuda" and (self.rollout.gpus_per_worker <= 0 or self.learner.gpus_per_rank <= 0):
+            raise ValueError("cluster.device=cuda needs rollout.gpus_per_worker and learner.gpus_per_rank over 0")
+        if not Path(self.output_dir).expanduser().is_absolute():
+            raise ValueError(
+                f"output_dir={self.output_dir}: Ray runs a job in its own copy of the working directory, where a relative path would be "
+                "lost; give an absolute path"
+            )
+        return self
+
+
+def validate(settings: Mapping[str, Any]) -> Config:
+    """Checks a composed configuration. Raises ConfigError for the first setting that is wrong."""
+    try:
+        return Config.model_validate(settings)
+    except ValidationError as error:
+        first = error.errors()[0]
+        raise ConfigError(_sentence(first, settings)) from error
+
+
+def _sentence(problem: Mapping[str, Any], settings: Mapping[str, Any]) -> str:
+    location = ".".join(str(part) for part in problem["loc"])
+    kind = problem["type"]
+    if kind == "extra_forbidden":
+        known = _known_names(problem["loc"][:-1])
+        close = difflib.get_close_matches(str(problem["loc"][-1]), known, n=1)
+        hint = f"did you mean {close[0]!r}?" if close else f"known here: {', '.join(known)}."
+        return f"{location} is no setting; {hint}"
+    if kind == "missing":
+        return f"{location} is not set; set it on the command line or in an experiment of hydra_conf/experiment."
+    if kind == "value_error":
+        message = str(problem["ctx"]["error"])
+        return f"{location}: {message}." if location else f"{message}."
+    value = problem["input"]
+    return f"{location}={value!r} is refused: {problem['msg'][0].lower()}{problem['msg'][1:]}; set {location} accordingly."
+
+
+def _known_names(location: tuple[Any, ...]) -> list[str]:
+    section: Any = Config
+    for part in location:
+        section = section.model_fields[part].annotation
+    return sorted(section.model_fields)

@@ -1,0 +1,34 @@
+"""`Task`: one question with its relevant documents, and `Document`: one text that can be found."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any
+
+
+@dataclass(frozen=True)
+class Document:
+    """One document of a corpus. `doc_id` is unique in its corpus."""
+
+    doc_id: str
+    title: str
+    text: str
+    metadata: dict[str, Any] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class Task:
+    """One question of a data set.
+
+    `gains` maps document ids to gains >= 0 (linear, as nDCG uses them); `excluded` lists ids that must never be shown.
+    """
+
+    task_id: str
+    prompt: str
+    corpus: str
+    gains: dict[str, float]
+    excluded: tuple[str, ...] = ()
+    answers: tuple[str, ...] = ()
+    locale: str = "en"
+    dataset: str = ""
+    metadata: dict[str, Any] = field(default_factory=dict)

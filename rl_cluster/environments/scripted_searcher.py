@@ -1,0 +1,132 @@
+"""A searcher by rule for `enterprise_kb`: an upper mark to measure a model against, and a source of demonstrations.
+
+It sees what a model sees and nothing else: the question, and of each hit the id, the title and the snippet. It asks by
+meaning for the page that fits the description, reads the identifier there, asks by words for the kind of document that
+the question wants, follows a page to a new identifier where a notice says so, and ranks by what titles say.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Generator, Iterable
+from dataclasses import dataclass
+
+IDENTIFIER = re.compile(r"\b[A-Z]{3}-\d{4}-[A-Z]\b")
+_MOVED = re.compile(rf"({IDENTIFIER.pattern}) (?:is )?now filed under ({IDENTIFIER.pattern})")
+_AGE = re.compile(r"(?:revision|version|edition) (\d+)")
+_SITE = re.compile(r"(?<=\bin )[A-Z][a-z]+")
+
+# What a question may say -> the kind of document it wants, as titles name it.
+_CUES = {
+    "runbook": ("runbook", "steps", "recover", "bring back"),
+    "installation guide": ("installation", "set up", "mount", "put"),
+    "price list": ("price", "cost", "pay", "charge"),
+    "incident review": ("incident", "went wrong", "outage", "why did it fail"),
+    "audit report": ("audit", "inspectors", "compliance", "controls"),
+    "training plan": ("training", "newcomers", "lessons", "course"),
+}
+
+
+@dataclass(frozen=True)
+class SeenHit:
+    """One hit as the model sees it."""
+
+    doc_id: str
+    title: str
+    snippet: str
+
+
+@dataclass(frozen=True)
+class ToolCall:
+    """A call of `vector_search` or `bm25_search`."""
+
+    tool: str
+    query: str
+    k: int
+
+
+def format_hits(hits: Iterable[SeenHit]) -> str:
+    """The observation text of one search: a line `doc_id | title | snippet` per hit."""
+    lines = [f"{hit.doc_id} | {hit.title} | {hit.snippet}" for hit in hits]
+    return "\n".join(lines) if lines else "no hits"
+
+
+def parse_hits(observation: str) -> list[SeenHit]:
+    """The hits in an observation text; lines of another form are skipped."""
+    parts = (line.split(" | ", 2) for line in observation.splitlines())
+    return [SeenHit(*(piece.strip() for piece in found)) for found in parts if len(found) == 3]
+
+
+def scripted_search(question: str, k: int = 4) -> Generator[ToolCall, str, list[str]]:
+    """Yields tool calls, takes the observation text of each by `send`, and returns the ranking of document ids.
+
+    It makes two searches, or three where the identifier it found was replaced.
+    """
+    first = parse_hits((yield ToolCall("vector_search", question, k)))
+    page = _page_for(question, first)
+    if page is None:
+        return [hit.doc_id for hit in first]
+    number = _identifier_of(page)
+    kind = wanted_kind(question)
+    found = parse_hits((yield ToolCall("bm25_search", f"{number} {kind}", k)))
+    newer = _new_identifier(number, [*first, *found])
+    if newer is not None:
+        found += parse_hits((yield ToolCall("bm25_search", f"{newer} {kind}", k)))
+    return _ranking(newer or number, number, kind, page, found)
+
+
+def wanted_kind(question: str) -> str:
+    """The kind of document a question wants; the earliest cue decides, since the description may hold others."""
+    text = question.lower()
+    places = [
+        (match.start(), kind)
+        for kind, cues in _CUES.items()
+        for cue in cues
+        if (match := re.search(rf"\b{cue}", text)) is not None
+    ]
+    # Without any cue a question about how something works is best served by its runbook.
+    return min(places)[1] if places else "runbook"
+
+
+def _is_page(hit: SeenHit) -> bool:
+    title = hit.title.lower()
+    return (
+        IDENTIFIER.search(hit.title) is not None and not any(kind in title for kind in _CUES) and "filed" not in title
+    )
+
+
+def _page_for(question: str, hits: list[SeenHit]) -> SeenHit | None:
+    """The first page, or the first that speaks of the place which the question names."""
+    pages = [hit for hit in hits if _is_page(hit)]
+    for site in _SITE.findall(question):
+        for page in pages:
+            if site in page.snippet:
+                return page
+    return pages[0] if pages else None
+
+
+def _identifier_of(page: SeenHit) -> str:
+    return IDENTIFIER.findall(page.title)[0]
+
+
+def _new_identifier(number: str, hits: list[SeenHit]) -> str | None:
+    for hit in hits:
+        for old, new in _MOVED.findall(f"{hit.title} . {hit.snippet}"):
+            if old == number:
+                return new
+    return None
+
+
+def _ranking(number: str, old_number: str, kind: str, page: SeenHit, hits: list[SeenHit]) -> list[str]:
+    """The newest guide, the one before it, the way there, mails about it, then whatever is older still."""
+    wanted = [hit for hit in hits if number in hit.title and kind in hit.title.lower()]
+    guides = sorted((hit for hit in wanted if hit.title.lower().startswith(kind)), key=_recency, reverse=True)
+    mails = [hit for hit in wanted if hit not in guides]
+    notices = [hit for hit in hits if old_number in hit.title and "filed" in hit.title]
+    order = [*guides[:2], page, *notices, *mails, *guides[2:]]
+    return list(dict.fromkeys(hit.doc_id for hit in order))
+
+
+def _recency(hit: SeenHit) -> tuple[bool, int]:
+    age = _AGE.search(hit.title)
+    return "superseded" not in hit.title, int(age.group(1)) if age else 0

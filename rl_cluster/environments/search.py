@@ -1,0 +1,134 @@
+"""The search environment: two search tools, a ranking of document ids at the end.
+
+One instance serves one episode and is then thrown away. Text of documents reaches the model as an observation only; it
+is never read as a call or an answer.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from typing import Protocol
+
+from rl_cluster.datasets.task import Task
+from rl_cluster.episodes.environment import StepResult
+from rl_cluster.episodes.formats.base import ParsedReply, ToolFormat, ToolSpec
+from rl_cluster.episodes.trajectory import ToolCall
+from rl_cluster.errors import Outcome, SearchRequestError
+
+MAX_RANKING = 10
+_ID_SEPARATORS = re.compile(r"[\s,;]+")
+
+_QUERY = {"type": "string", "description": "what to search for"}
+
+
+@dataclass(frozen=True)
+class SearchEnvironmentSettings:
+    """`k` results a search unless the call says otherwise, at most `max_k`; `max_turns` replies in all."""
+
+    max_turns: int
+    k: int
+    max_k: int
+    tools: tuple[str, ...] = ("bm25_search", "vector_search")
+
+
+@dataclass(frozen=True)
+class FoundDocument:
+    """One search result as the model sees it."""
+
+    doc_id: str
+    title: str
+    snippet: str
+
+
+class SearchClient(Protocol):
+    """How an environment reaches the search service.
+
+    Raises ToolTimeoutError or ToolUnavailableError when the service fails, SearchRequestError when the call is wrong.
+    """
+
+    async def search(self, tool: str, query: str, k: int, excluded: tuple[str, ...]) -> list[FoundDocument]: ...
+
+
+_DESCRIPTIONS = {
+    "bm25_search": "finds exact words and codes",
+    "vector_search": "finds by meaning",
+}
+
+
+def tool_specs(settings: SearchEnvironmentSettings) -> list[ToolSpec]:
+    """The tools as the model is told of them."""
+    parameters = {
+        "type": "object",
+        "properties": {"query": _QUERY, "k": {"type": "integer", "description": f"results, 1 to {settings.max_k}"}},
+        "required": ["query"],
+    }
+    return [ToolSpec(name, _DESCRIPTIONS[name], parameters) for name in settings.tools]
+
+
+def system_prompt(settings: SearchEnvironmentSettings, tool_format: ToolFormat) -> str:
+    """The same for every task, so that its keys and values are computed once."""
+    instructions = tool_format.instructions(tool_specs(settings))
+    ending = "answer: IDS ends with the ids of the best documents, best first."
+    return f"Find documents in {settings.max_turns} turns. {instructions}\n{ending}".strip()
+
+
+class SearchEnvironment:
+    """One episode of searching for one task."""
+
+    def __init__(self, task: Task, settings: SearchEnvironmentSettings, tool_format: ToolFormat, client: SearchClient):
+        self.task = task
+        self.settings = settings
+        self.tools = tool_specs(settings)
+        self.system = system_prompt(settings, tool_format)
+        self.question = task.prompt
+        self.client = client
+        self.turns = 0
+
+    async def step(self, reply: ParsedReply) -> StepResult:
+        """Carries out one reply. Infrastructure failures of the service are raised, never turned into text."""
+        self.turns += 1
+        if reply.answer is not None:
+            ranking = read_ranking(reply.answer)
+            outcome = Outcome.FINISHED if ranking else Outcome.INVALID_ANSWER
+            return StepResult(outcome=outcome, ranking=ranking)
+        last_turn = self.turns >= self.settings.max_turns
+        if last_turn and not reply.calls:
+            return StepResult(outcome=Outcome.NO_ANSWER)
+        if last_turn:
+            return StepResult(outcome=Outcome.TURN_LIMIT, calls=reply.calls)
+        if not reply.calls:
+            names = " or ".join(tool.name for tool in self.tools)
+            malformed = ToolCall("", {}, f"no call and no answer found; use {names}, or answer: IDS")
+            return StepResult(observation=f"error: {malformed.error}", calls=[malformed])
+        result = StepResult(calls=list(reply.calls))
+        parts = []
+        for position, call in enumerate(reply.calls):
+            parts.append(await self._call(position, call, result))
+        result.observation = "\n".join(parts)
+        return result
+
+    async def _call(self, position: int, call: ToolCall, result: StepResult) -> str:
+        if call.error is not None:
+            return f"error: {call.error}"
+        k = call.arguments.get("k", self.settings.k)
+        if not isinstance(k, int) or not 1 <= k <= self.settings.max_k:
+            return self._refuse(position, call, result, f"k must be 1 to {self.settings.max_k}")
+        try:
+            found = await self.client.search(call.name, str(call.arguments["query"]), k, self.task.excluded)
+        except SearchRequestError as error:
+            return self._refuse(position, call, result, str(error))
+        result.found_ids.extend(document.doc_id for document in found)
+        if not found:
+            return "nothing found"
+        return "\n".join(f"{d.doc_id} {d.title} | {d.snippet}" for d in found)
+
+    def _refuse(self, position: int, call: ToolCall, result: StepResult, error: str) -> str:
+        result.calls[position] = ToolCall(call.name, call.arguments, error)
+        return f"error: {error}"
+
+
+def read_ranking(answer: str) -> list[str]:
+    """Document ids in the order given, at most ten; a repeated id stays where it stands, for the metric to judge."""
+    ids = [part.strip("[](){}\"'`.") for part in _ID_SEPARATORS.split(answer)]
+    return [doc_id for doc_id in ids if doc_id][:MAX_RANKING]

@@ -1,0 +1,34 @@
+"""What an episode asks of an environment. One instance serves one episode."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Protocol
+
+from rl_cluster.episodes.formats.base import ParsedReply, ToolSpec
+from rl_cluster.episodes.trajectory import ToolCall
+from rl_cluster.errors import Outcome
+
+
+@dataclass
+class StepResult:
+    """What one reply led to: an observation to go on with, or an outcome that ends the episode."""
+
+    observation: str = ""
+    outcome: Outcome | None = None
+    ranking: list[str] = field(default_factory=list)
+    calls: list[ToolCall] = field(default_factory=list)
+    found_ids: list[str] = field(default_factory=list)
+
+
+class Environment(Protocol):
+    """The conversation's head, its tools, and one step per reply.
+
+    `step` raises ToolTimeoutError or ToolUnavailableError when infrastructure fails.
+    """
+
+    system: str
+    question: str
+    tools: list[ToolSpec]
+
+    async def step(self, reply: ParsedReply) -> StepResult: ...

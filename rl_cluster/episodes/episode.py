@@ -1,0 +1,128 @@
+"""One episode: render, sample, parse, call tools, record.
+
+Invariants: no request is sent whose prompt and reply could pass `max_sequence_length`; an infrastructure failure ends
+the attempt with its own outcome and no reward; what the trajectory holds is what was sent and sampled.
+"""
+
+from __future__ import annotations
+
+import time
+import uuid
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
+
+from rl_cluster.datasets.task import Task
+from rl_cluster.episodes.environment import Environment
+from rl_cluster.episodes.formats.base import ToolFormat
+from rl_cluster.episodes.rendering import ChatRenderer
+from rl_cluster.episodes.trajectory import Trajectory, Turn, TurnTimes
+from rl_cluster.errors import EngineError, Outcome, ToolTimeoutError, ToolUnavailableError
+from rl_cluster.inference.sampling import Sample, SamplingSettings
+from rl_cluster.rewards import Reward
+
+Sampler = Callable[[list[int], SamplingSettings], Awaitable[Sample]]
+
+
+@dataclass(frozen=True)
+class EpisodeLimits:
+    """Tokens: `sampling_max_tokens` per reply, `max_sequence_length` for prompt and replies together."""
+
+    sampling_max_tokens: int
+    max_sequence_length: int
+    temperature: float
+    top_p: float
+
+
+@dataclass(frozen=True)
+class EpisodeParts:
+    """What episodes of one worker share."""
+
+    sampler: Sampler
+    renderer: ChatRenderer
+    tool_format: ToolFormat
+    reward: Reward
+    index_id: str
+    worker: str
+
+
+async def run_episode(
+    parts: EpisodeParts, task: Task, environment: Environment, limits: EpisodeLimits, group_id: str, attempt: int
+) -> Trajectory:
+    """Plays one episode to its end. Failures of engine or tools become typed outcomes; cancelling it cancels all."""
+    trajectory = Trajectory(
+        trajectory_id=uuid.uuid4().hex,
+        task_id=task.task_id,
+        group_id=group_id,
+        turns=[],
+        outcome=Outcome.CANCELLED,
+        attempt=attempt,
+        index_id=parts.index_id,
+        worker=parts.worker,
+        started_at=time.time(),
+    )
+    try:
+        await _play(parts, environment, limits, trajectory)
+    except EngineError as error:
+        trajectory.outcome, trajectory.error = Outcome.ENGINE_ERROR, str(error)
+    except ToolTimeoutError as error:
+        trajectory.outcome, trajectory.error = Outcome.TOOL_TIMEOUT, str(error)
+    except ToolUnavailableError as error:
+        trajectory.outcome, trajectory.error = Outcome.TOOL_UNAVAILABLE, str(error)
+    trajectory.finished_at = time.time()
+    if not trajectory.outcome.is_infrastructure_failure:
+        trajectory.reward_components = parts.reward(task, trajectory.ranking, trajectory.outcome)
+        trajectory.reward = trajectory.reward_components["reward"]
+    return trajectory
+
+
+async def _play(
+    parts: EpisodeParts, environment: Environment, limits: EpisodeLimits, trajectory: Trajectory
+) -> None:
+    renderer = parts.renderer
+    prompt = renderer.first_prompt(environment.system, environment.question, environment.tools)
+    while True:
+        room = limits.max_sequence_length - len(prompt)
+        if room < 1:
+            trajectory.outcome = Outcome.SEQUENCE_LIMIT
+            return
+        sampling = SamplingSettings(
+            temperature=limits.temperature,
+            top_p=limits.top_p,
+            max_tokens=min(room, limits.sampling_max_tokens),
+            stop_token_ids=renderer.stop_token_ids,
+        )
+        started = time.time()
+        sample = await parts.sampler(prompt, sampling)
+        text = renderer.decode(sample.token_ids)
+        turn = Turn(
+            prompt_ids=prompt,
+            sampled_ids=sample.token_ids,
+            logprobs=sample.logprobs,
+            weight_versions=sample.weight_versions,
+            finish_reason=sample.finish_reason,
+            text=text,
+            mixed_cache_tokens=sample.mixed_cache_tokens,
+            started_at=started,
+            times=TurnTimes(sample.queue_s, sample.prefill_s, sample.decode_s),
+        )
+        trajectory.turns.append(turn)
+        if sample.finish_reason == "length":
+            short_of_room = room < limits.sampling_max_tokens
+            trajectory.outcome = Outcome.SEQUENCE_LIMIT if short_of_room else Outcome.TOKEN_LIMIT
+            return
+        before_tools = time.monotonic()
+        result = await environment.step(parts.tool_format.parse(text, environment.tools))
+        tool_s = time.monotonic() - before_tools
+        turn.times = TurnTimes(sample.queue_s, sample.prefill_s, sample.decode_s, tool_s)
+        turn.tool_calls, turn.found_ids = result.calls, result.found_ids
+        if result.outcome is not None:
+            trajectory.outcome, trajectory.ranking = result.outcome, result.ranking
+            return
+        turn.observations = [result.observation]
+        prompt = [
+            *prompt,
+            *sample.token_ids,
+            *renderer.continuation(
+                environment.system, environment.question, environment.tools, sample.token_ids, result.observation
+            ),
+        ]

@@ -1,0 +1,35 @@
+"""Tool-call formats: one file each. A format turns a reply's text into tool calls or a final answer, and writes calls.
+
+A new one is a new file with a class `Format` and its name in the setting `model.tool_format`.
+"""
+
+from __future__ import annotations
+
+import importlib
+import pkgutil
+
+from rl_cluster.episodes.formats.base import ToolFormat
+from rl_cluster.errors import ConfigError
+
+
+def format_names() -> list[str]:
+    """The names that `get_format` knows, sorted."""
+    return sorted(module.name for module in pkgutil.iter_modules(__path__) if module.name not in ("base", "json_calls"))
+
+
+def get_format(name: str) -> ToolFormat:
+    """The tool-call format of that name; ConfigError if there is none."""
+    if name not in format_names():
+        raise ConfigError(f"model.tool_format={name!r} is unknown; choose auto or one of {', '.join(format_names())}.")
+    return importlib.import_module(f"{__name__}.{name}").Format()
+
+
+def detect_format(chat_template: str) -> str:
+    """The format that a chat template speaks: `hermes` (Qwen3 and others), `llama3`, or `plain` where it has no tools."""
+    if "tools" not in chat_template:
+        return "plain"
+    if "<tool_call>" in chat_template:
+        return "hermes"
+    if "<|python_tag|>" in chat_template or "ipython" in chat_template:
+        return "llama3"
+    return "plain"

@@ -1,0 +1,19 @@
+"""Reading one JSON tool call, which the JSON formats share."""
+
+from __future__ import annotations
+
+import json
+
+from rl_cluster.episodes.formats.base import ToolSpec, check_arguments
+from rl_cluster.episodes.trajectory import ToolCall
+
+
+def read_json_call(text: str, arguments_key: str, tools: list[ToolSpec]) -> ToolCall:
+    """A call written as {"name": ..., <arguments_key>: {...}}; malformed text becomes a call with an `error`."""
+    try:
+        value = json.loads(text)
+    except json.JSONDecodeError as error:
+        return ToolCall("", {}, f"the call is not valid JSON ({error.msg} at character {error.pos})")
+    if not isinstance(value, dict) or not isinstance(value.get("name"), str):
+        return ToolCall("", {}, 'the call must be an object with a "name"')
+    return check_arguments(value["name"], value.get(arguments_key, {}), tools)

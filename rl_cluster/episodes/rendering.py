@@ -1,0 +1,88 @@
+"""From messages to token ids through the model's own chat template, extended turn by turn.
+
+Invariant: ids that were sent or sampled are never produced again. After a reply only what follows it is rendered: the
+end of the assistant turn that the model did not sample itself, the observation, and the head of the next reply.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from rl_cluster.errors import ModelError
+from rl_cluster.episodes.formats.base import ToolSpec
+
+_MARK = "\u241e"
+_REPLY = f"{_MARK}REPLY{_MARK}"
+"""Stands for the sampled reply while a continuation is rendered; foreign text never holds the mark."""
+
+
+class ChatRenderer:
+    """Renders for one tokenizer. Special tokens inside foreign text are taken apart before it is encoded."""
+
+    def __init__(self, tokenizer: Any, observation_role: str, use_template_tools: bool) -> None:
+        if not getattr(tokenizer, "chat_template", None):
+            raise ModelError("The tokenizer has no chat template; save one with it, or use an instruct model.")
+        self.tokenizer = tokenizer
+        self.observation_role = observation_role
+        self.use_template_tools = use_template_tools
+        self.special_texts = sorted(
+            (text for text in set(tokenizer.all_special_tokens) | set(tokenizer.get_added_vocab()) if text),
+            key=len,
+            reverse=True,
+        )
+        self.stop_token_ids = self._stop_ids()
+
+    def first_prompt(self, system: str, question: str, tools: list[ToolSpec]) -> list[int]:
+        """Ids of the conversation's head, ready for the first reply."""
+        text = self._render(self._head(system, question), tools, generate=True)
+        return self._encode(text)
+
+    def continuation(
+        self, system: str, question: str, tools: list[ToolSpec], sampled: list[int], observation: str
+    ) -> list[int]:
+        """Ids to append after `sampled`: the rest of the assistant's turn, the observation, the next reply's head."""
+        head = self._head(system, question)
+        replied = [*head, {"role": "assistant", "content": _REPLY}]
+        answered = [*replied, {"role": self.observation_role, "content": self.sanitise(observation)}]
+        # The sampled text itself is never rendered: a stand-in holds its place and everything up to it is cut off.
+        tail = self._render(answered, tools, generate=True).rpartition(_REPLY)[2]
+        last = self.tokenizer.decode(sampled[-1:]) if sampled and sampled[-1] in self.stop_token_ids else ""
+        if last and tail.startswith(last):
+            tail = tail[len(last) :]
+        return self._encode(tail)
+
+    def sanitise(self, text: str) -> str:
+        """Foreign text with every special token's spelling broken, so that a document cannot open a turn."""
+        text = text.replace(_MARK, "")
+        for special in self.special_texts:
+            if special in text:
+                text = text.replace(special, special[0] + " " + special[1:] if len(special) > 1 else " ")
+        return text
+
+    def decode(self, ids: list[int]) -> str:
+        """The text of sampled ids without end markers, for parsing and display."""
+        return self.tokenizer.decode([i for i in ids if i not in self.stop_token_ids], skip_special_tokens=False)
+
+    def encode_reply(self, text: str) -> list[int]:
+        """Ids of a demonstrated reply, with the end marker that the model has to learn."""
+        return [*self._encode(text), self.tokenizer.eos_token_id]
+
+    def _head(self, system: str, question: str) -> list[dict[str, str]]:
+        return [{"role": "system", "content": system}, {"role": "user", "content": self.sanitise(question)}]
+
+    def _render(self, messages: list[dict[str, str]], tools: list[ToolSpec], generate: bool) -> str:
+        arguments: dict[str, Any] = {"tokenize": False, "add_generation_prompt": generate}
+        if self.use_template_tools:
+            arguments["tools"] = [tool.as_json() for tool in tools]
+        return self.tokenizer.apply_chat_template(messages, **arguments)
+
+    def _encode(self, text: str) -> list[int]:
+        return list(self.tokenizer.encode(text, add_special_tokens=False))
+
+    def _stop_ids(self) -> tuple[int, ...]:
+        ids = {self.tokenizer.eos_token_id}
+        vocabulary = self.tokenizer.get_added_vocab()
+        for text in ("<|im_end|>", "<|eot_id|>", "<|eom_id|>", "<|end_of_text|>", "<|endoftext|>"):
+            if text in vocabulary:
+                ids.add(vocabulary[text])
+        return tuple(sorted(i for i in ids if i is not None))

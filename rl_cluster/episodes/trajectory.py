@@ -1,0 +1,79 @@
+"""`Trajectory`: one episode as it happened, token by token.
+
+Invariants: in a turn, `sampled_ids`, `logprobs` and `weight_versions` have one length; `prompt_ids` are the ids that
+were sent to the engine for that turn, `sampled_ids` the ids that it emitted (never decoded and encoded again).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from rl_cluster.errors import Outcome
+
+
+@dataclass(frozen=True)
+class ToolCall:
+    """One tool call that the policy wrote. `error` is the in-band answer to a malformed call, else None."""
+
+    name: str
+    arguments: dict[str, object]
+    error: str | None = None
+
+
+@dataclass(frozen=True)
+class TurnTimes:
+    """Seconds of one turn: waiting for the engine, prompt, sampled tokens, tools."""
+
+    queue_s: float = 0.0
+    prefill_s: float = 0.0
+    decode_s: float = 0.0
+    tool_s: float = 0.0
+
+
+@dataclass
+class Turn:
+    """One request to the policy and what came of it."""
+
+    prompt_ids: list[int]
+    sampled_ids: list[int]
+    logprobs: list[float]
+    weight_versions: list[int]
+    finish_reason: str = "stop"
+    text: str = ""
+    tool_calls: list[ToolCall] = field(default_factory=list)
+    observations: list[str] = field(default_factory=list)
+    found_ids: list[str] = field(default_factory=list)
+    times: TurnTimes = field(default_factory=TurnTimes)
+    mixed_cache_tokens: int = 0
+    started_at: float = 0.0
+
+
+@dataclass
+class Trajectory:
+    """One episode. `group_id` joins the samples of one task in one epoch; advantages depend on it alone."""
+
+    trajectory_id: str
+    task_id: str
+    group_id: str
+    turns: list[Turn]
+    outcome: Outcome
+    reward: float | None = None
+    reward_components: dict[str, float] = field(default_factory=dict)
+    ranking: list[str] = field(default_factory=list)
+    attempt: int = 0
+    index_id: str = ""
+    worker: str = ""
+    started_at: float = 0.0
+    finished_at: float = 0.0
+    error: str = ""
+
+    @property
+    def num_sampled(self) -> int:
+        """Number of tokens the policy sampled, over all turns."""
+        return sum(len(turn.sampled_ids) for turn in self.turns)
+
+    @property
+    def oldest_version(self) -> int | None:
+        """The smallest weight version among all sampled tokens; None when none was sampled."""
+        versions = [version for turn in self.turns for version in turn.weight_versions]
+        return min(versions) if versions else None

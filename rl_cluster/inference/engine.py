@@ -1,0 +1,288 @@
+"""`InferenceEngine`: one vLLM engine that takes token ids, gives token ids, and changes its weights in mid-flight.
+
+Invariants:
+- every sampled token comes with the log-prob under the distribution it was sampled from and the weight version of its
+  own sampling step;
+- a result that was sampled wholly or partly by weights whose probe has not been verified is never handed out: between
+  loading and verdict, finished requests wait at a gate, and a failed verdict raises EngineError in all of them;
+- an engine whose update failed is `broken` and refuses every further call; the owner replaces it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import time
+import uuid
+from dataclasses import dataclass, field
+from typing import Any
+
+from rl_cluster.errors import DeadlineError, DigestMismatchError, EngineError, WeightSyncError
+from rl_cluster.inference.sampling import Sample, SamplingSettings
+from rl_cluster.learning.weight_version import WeightVersion, verify_probe
+
+
+@dataclass(frozen=True)
+class EngineSettings:
+    """How an engine is built. `kv_cache_gib` is memory for keys and values; lengths are tokens."""
+
+    model_path: str
+    max_model_len: int
+    dtype: str = "float32"
+    device: str = "cpu"
+    max_num_seqs: int = 32
+    kv_cache_gib: float = 1.0
+    tensor_parallel_size: int = 1
+    gpu_memory_utilization: float = 0.85
+    enforce_eager: bool = True
+    transfer_backend: str = "rl_cluster_shared_memory"
+    kv_on_update: str = "keep"
+    probe_tolerance: float = 1e-3
+    cpu_threads: str = "auto"
+    seed: int = 0
+
+
+@dataclass
+class EngineCounters:
+    """Totals since the start; seconds where the name ends in _s."""
+
+    requests: int = 0
+    sampled_tokens: int = 0
+    mixed_cache_tokens: int = 0
+    updates: int = 0
+    pause_s: float = 0.0
+    load_s: float = 0.0
+    max_probe_gap: float = 0.0
+    busy_s: float = 0.0
+
+
+@dataclass
+class InferenceEngine:
+    """Owns one AsyncLLM. Create with `await InferenceEngine.start(settings)`."""
+
+    settings: EngineSettings
+    llm: Any
+    version: int = 0
+    broken: str = ""
+    counters: EngineCounters = field(default_factory=EngineCounters)
+
+    def __post_init__(self) -> None:
+        self._verified = asyncio.Event()
+        self._verified.set()
+        self._updating = asyncio.Lock()
+        self._running = 0
+        self._busy_since = 0.0
+
+    @classmethod
+    async def start(cls, settings: EngineSettings, deadline_s: float = 300.0) -> InferenceEngine:
+        """Starts the engine; raises EngineError when it fails, DeadlineError when it takes longer than `deadline_s`."""
+        _set_environment(settings)
+        from vllm.config import WeightTransferConfig
+        from vllm.engine.arg_utils import AsyncEngineArgs
+        from vllm.v1.engine.async_llm import AsyncLLM
+
+        arguments: dict[str, Any] = dict(
+            model=settings.model_path,
+            dtype=settings.dtype,
+            max_model_len=settings.max_model_len,
+            max_num_seqs=settings.max_num_seqs,
+            enforce_eager=settings.enforce_eager,
+            enable_prefix_caching=True,
+            logprobs_mode="processed_logprobs",
+            seed=settings.seed,
+            trust_remote_code=False,
+            disable_log_stats=False,
+            weight_transfer_config=WeightTransferConfig(backend=settings.transfer_backend),
+            worker_extension_cls="rl_cluster.inference.shared_memory_transfer.WorkerExtension",
+            tensor_parallel_size=settings.tensor_parallel_size,
+        )
+        if settings.device != "cpu":
+            arguments["gpu_memory_utilization"] = settings.gpu_memory_utilization
+
+        def build() -> AsyncLLM:
+            return AsyncLLM.from_engine_args(AsyncEngineArgs(**arguments))
+
+        try:
+            # Built on the running loop's thread: AsyncLLM ties itself to the loop that it is made on.
+            llm = build()
+            engine = cls(settings=settings, llm=llm)
+            await asyncio.wait_for(engine._set_version(0), deadline_s)
+        except TimeoutError as error:
+            raise DeadlineError(f"The engine for {settings.model_path} was not ready within {deadline_s:.0f} s.") from error
+        except (RuntimeError, ValueError) as error:
+            raise EngineError(f"vLLM could not start {settings.model_path}: {error}") from error
+        if settings.transfer_backend == "rl_cluster_shared_memory":
+            from vllm.distributed.weight_transfer.base import WeightTransferInitRequest
+
+            await llm.init_weight_transfer_engine(WeightTransferInitRequest(init_info={}))
+        return engine
+
+    async def sample(self, prompt_ids: list[int], sampling: SamplingSettings, request_id: str | None = None) -> Sample:
+        """Samples one continuation. Cancelling the awaiting task aborts the request in the engine.
+
+        Raises EngineError when the engine is broken or fails while sampling.
+        """
+        from vllm.inputs import TokensPrompt
+        from vllm.sampling_params import RequestOutputKind, SamplingParams
+        from vllm.v1.engine.exceptions import EngineDeadError, EngineGenerateError
+
+        self._require_usable()
+        params = SamplingParams(
+            n=1,
+            temperature=sampling.temperature,
+            top_p=sampling.top_p,
+            max_tokens=sampling.max_tokens,
+            logprobs=0,
+            stop_token_ids=list(sampling.stop_token_ids),
+            detokenize=False,
+            output_kind=RequestOutputKind.FINAL_ONLY,
+        )
+        # Keys and values of other weights must not be reused by a new request, hence the salt.
+        prompt = TokensPrompt(prompt_token_ids=prompt_ids, cache_salt=f"weights-{self.version}")
+        arrived = time.monotonic()
+        self._enter()
+        try:
+            final = None
+            async for output in self.llm.generate(prompt, params, request_id or uuid.uuid4().hex):
+                final = output
+        except (EngineDeadError, EngineGenerateError, RuntimeError, ValueError) as error:
+            self._note_death(error)
+            raise EngineError(f"vLLM failed while sampling: {error}") from error
+        finally:
+            self._leave()
+        await self._verified.wait()
+        self._require_usable()
+        if final is None or not final.finished:
+            raise EngineError("vLLM ended a request without a final output.")
+        return self._to_sample(final, arrived)
+
+    async def score(self, token_ids: list[int]) -> list[float]:
+        """log p(token t | tokens before t) for t = 1..T-1 under the current weights, temperature 1."""
+        from vllm.inputs import TokensPrompt
+        from vllm.sampling_params import RequestOutputKind, SamplingParams
+
+        params = SamplingParams(
+            temperature=1.0,
+            max_tokens=1,
+            prompt_logprobs=0,
+            detokenize=False,
+            output_kind=RequestOutputKind.FINAL_ONLY,
+        )
+        final = None
+        prompt = TokensPrompt(prompt_token_ids=token_ids, cache_salt=f"probe-{uuid.uuid4().hex}")
+        async for output in self.llm.generate(prompt, params, f"probe-{uuid.uuid4().hex}"):
+            final = output
+        if final is None or final.prompt_logprobs is None:
+            raise EngineError("vLLM gave no log-probs for the probe sequence.")
+        return [float(entry[token].logprob) for token, entry in zip(token_ids[1:], final.prompt_logprobs[1:], strict=True)]
+
+    async def update(self, weights: WeightVersion, path: str, deadline_s: float = 120.0) -> None:
+        """Loads `weights` from the snapshot at `path` on this host while requests stay in flight.
+
+        Raises WeightSyncError (or a subclass); the engine is then broken and must be replaced.
+        """
+        async with self._updating:
+            self._require_usable()
+            try:
+                await asyncio.wait_for(self._update(weights, path), deadline_s)
+            except TimeoutError as error:
+                self.broken = f"weight update {weights.version} did not end within {deadline_s:.0f} s"
+                raise WeightSyncError(f"The {self.broken}; restart the engine.") from error
+            except WeightSyncError as error:
+                self.broken = str(error)
+                raise
+            except Exception as error:
+                # vLLM reports a failure in its worker processes as a plain Exception; whatever it was, the model may be
+                # half loaded now.
+                self.broken = str(error)
+                kind = DigestMismatchError if " has digest " in str(error) else WeightSyncError
+                raise kind(f"Loading weight version {weights.version} failed: {error}") from error
+            finally:
+                self._verified.set()
+
+    async def _update(self, weights: WeightVersion, path: str) -> None:
+        from vllm.distributed.weight_transfer.base import WeightTransferUpdateRequest
+
+        started = time.monotonic()
+        await self.llm.pause_generation(mode="keep", clear_cache=self.settings.kv_on_update == "recompute")
+        self._verified.clear()
+        paused = time.monotonic()
+        await self.llm.start_weight_update()
+        await self.llm.update_weights(
+            WeightTransferUpdateRequest(update_info={"path": path, "digests": weights.digests})
+        )
+        await self.llm.finish_weight_update(weight_version=str(weights.version))
+        loaded = time.monotonic()
+        await self.llm.resume_generation()
+        self.version = weights.version
+        if weights.probe is not None:
+            gap = verify_probe(weights.probe, await self.score(list(weights.probe.token_ids)), self.settings.probe_tolerance)
+            self.counters.max_probe_gap = max(self.counters.max_probe_gap, gap)
+        self.counters.updates += 1
+        self.counters.pause_s += loaded - started
+        self.counters.load_s += loaded - paused
+
+    async def close(self) -> None:
+        """Ends the engine's processes."""
+        self.llm.shutdown()
+
+    def busy_seconds(self) -> float:
+        """Seconds in which at least one request was in the engine."""
+        extra = time.monotonic() - self._busy_since if self._running else 0.0
+        return self.counters.busy_s + extra
+
+    def _to_sample(self, final: Any, arrived: float) -> Sample:
+        completion = final.outputs[0]
+        token_ids = [int(token) for token in completion.token_ids]
+        logprobs = [float(entry[token].logprob) for token, entry in zip(token_ids, completion.logprobs, strict=True)]
+        versions: list[int] = []
+        for span in completion.weight_versions or []:
+            versions.extend([int(span.version)] * (span.end - span.start))
+        if len(versions) != len(token_ids):
+            raise EngineError(f"vLLM reported weight versions for {len(versions)} of {len(token_ids)} sampled tokens.")
+        mixed = sum(version != versions[0] for version in versions)
+        self.counters.requests += 1
+        self.counters.sampled_tokens += len(token_ids)
+        self.counters.mixed_cache_tokens += mixed
+        now = time.monotonic()
+        stats = final.metrics
+        queue_s = prefill_s = 0.0
+        decode_s = now - arrived
+        if stats is not None and stats.first_token_ts:
+            queue_s = max(0.0, stats.scheduled_ts - stats.queued_ts)
+            prefill_s = max(0.0, stats.first_token_ts - stats.scheduled_ts)
+            decode_s = max(0.0, stats.last_token_ts - stats.first_token_ts)
+        return Sample(
+            token_ids, logprobs, versions, str(completion.finish_reason), queue_s, prefill_s, decode_s, mixed
+        )
+
+    async def _set_version(self, version: int) -> None:
+        await self.llm.update_weight_version(str(version))
+        self.version = version
+
+    def _require_usable(self) -> None:
+        if self.broken:
+            raise EngineError(f"The engine is broken ({self.broken}); it must be restarted.")
+
+    def _note_death(self, error: Exception) -> None:
+        if getattr(self.llm, "errored", False):
+            self.broken = str(error) or type(error).__name__
+
+    def _enter(self) -> None:
+        if self._running == 0:
+            self._busy_since = time.monotonic()
+        self._running += 1
+
+    def _leave(self) -> None:
+        self._running -= 1
+        if self._running == 0:
+            self.counters.busy_s += time.monotonic() - self._busy_since
+
+
+def _set_environment(settings: EngineSettings) -> None:
+    """vLLM reads these from the environment of the process that makes the engine."""
+    os.environ.setdefault("VLLM_NO_USAGE_STATS", "1")
+    os.environ.setdefault("VLLM_LOGGING_LEVEL", "WARNING")
+    if settings.device == "cpu":
+        os.environ["VLLM_CPU_KVCACHE_SPACE"] = str(max(1, round(settings.kv_cache_gib)))
+        os.environ["VLLM_CPU_OMP_THREADS_BIND"] = settings.cpu_threads

@@ -1,0 +1,54 @@
+"""Full, merged weights of a learner under their Hugging Face names, whatever adapters or ZeRO stage it runs with."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterator
+
+import torch
+from torch import nn
+
+
+def merged_tensors(model: nn.Module, zero_stage: int) -> Iterator[tuple[str, torch.Tensor]]:
+    """Yields (Hugging Face name, full tensor on CPU), adapters merged; tied tensors appear once.
+
+    Under ZeRO-3 every rank must iterate in lockstep: each tensor is gathered by a collective.
+    """
+    for module_name, module in model.named_modules():
+        for name, parameter in module.named_parameters(recurse=False):
+            full_name = f"{module_name}.{name}" if module_name else name
+            if ".lora_" in full_name:
+                continue
+            owner = _adapter_owner(model, module_name)
+            gathered = [parameter]
+            if owner is not None and name == "weight":
+                gathered += [p for n, p in owner.named_parameters() if ".default." in n or n.startswith("lora_")]
+            with _gathered(gathered, zero_stage):
+                tensor = parameter.detach().clone()
+                if owner is not None and name == "weight":
+                    tensor += owner.get_delta_weight("default").to(tensor.dtype)
+                tensor = tensor.cpu()
+            yield hugging_face_name(full_name), tensor
+
+
+def hugging_face_name(name: str) -> str:
+    """Strips what the policy wrapper and peft add to a parameter's name."""
+    for prefix in ("model.base_model.model.", "base_model.model."):
+        name = name.removeprefix(prefix)
+    return name.replace(".base_layer.", ".")
+
+
+def _adapter_owner(model: nn.Module, module_name: str) -> nn.Module | None:
+    """The peft layer that wraps `module_name`, when that is its base layer."""
+    if not module_name.endswith(".base_layer"):
+        return None
+    owner = model.get_submodule(module_name.removesuffix(".base_layer"))
+    return owner if hasattr(owner, "get_delta_weight") else None
+
+
+def _gathered(parameters: list[nn.Parameter], zero_stage: int):
+    if zero_stage < 3:
+        return contextlib.nullcontext()
+    import deepspeed
+
+    return deepspeed.zero.GatheredParameters(parameters)

@@ -1,0 +1,308 @@
+"""`LearnerRank`: one DeepSpeed rank. Rows in, one optimiser step, metrics out; plus probe, export and checkpoint.
+
+Invariants: all ranks are given the same rows and share them out by the same rule, so that they make the same number of
+forward and backward passes; the loss is the sum of weight times term over the whole optimiser batch, so that it does
+not depend on micro-batches or ranks; `completed_steps` counts RL steps only and is the version of the current weights.
+"""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Sequence
+from dataclasses import asdict
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+
+from rl_cluster.algorithms.aggregation import token_weights
+from rl_cluster.algorithms.losses import get_loss
+from rl_cluster.algorithms.types import LossSettings
+from rl_cluster.errors import CheckpointError, DeadlineError, LearnerError, ModelError
+from rl_cluster.learning.export import hugging_face_name, merged_tensors
+from rl_cluster.learning.policy import PolicyInputs, PolicyModule, empty_inputs, inputs_from_micro_batch
+from rl_cluster.learning.settings import LearnerSettings, UpdateSettings, learning_rate_factor
+from rl_cluster.learning.update_metrics import UpdateSums
+from rl_cluster.learning.weight_version import Probe, WeightVersion, tensor_digest
+from rl_cluster.sequences.batching import make_micro_batches, partition_over_ranks
+from rl_cluster.sequences.row import TrainingRow
+
+
+class LearnerRank:
+    """Owns the DeepSpeed engine of one rank. Build it, then call `setup` on all ranks at once."""
+
+    def __init__(self, settings: LearnerSettings, rank: int, world_size: int, master: tuple[str, int]) -> None:
+        self.settings = settings
+        self.rank = rank
+        self.world_size = world_size
+        self.master = master
+        self.completed_steps = 0
+        self.supervised_steps = 0
+        self.engine: Any = None
+        self.tokenizer: Any = None
+
+    def setup(self) -> None:
+        """Joins the other ranks and builds the model. Raises DeadlineError when a rank is missing."""
+        settings = self.settings
+        torch.manual_seed(settings.seed)
+        if settings.device == "cpu":
+            os.environ["DS_ACCELERATOR"] = "cpu"
+            torch.set_num_threads(settings.num_threads)
+        os.environ.update(
+            MASTER_ADDR=self.master[0],
+            MASTER_PORT=str(self.master[1]),
+            RANK=str(self.rank),
+            WORLD_SIZE=str(self.world_size),
+            LOCAL_RANK="0",
+        )
+        import deepspeed
+
+        backend = "gloo" if settings.device == "cpu" else "nccl"
+        try:
+            torch.distributed.init_process_group(
+                backend,
+                rank=self.rank,
+                world_size=self.world_size,
+                timeout=timedelta(seconds=settings.rendezvous_timeout_s),
+            )
+            deepspeed.init_distributed(backend)
+        except (RuntimeError, ValueError) as error:
+            raise DeadlineError(
+                f"Learner rank {self.rank} of {self.world_size} could not meet the others at {self.master[0]}:"
+                f"{self.master[1]} within {settings.rendezvous_timeout_s:.0f} s: {error}"
+            ) from error
+        policy = PolicyModule(self._load_model(), settings.temperature)
+        trainable = [p for p in policy.parameters() if p.requires_grad]
+        optimizer = torch.optim.AdamW(
+            trainable,
+            lr=settings.learning_rate,
+            betas=(settings.adam_beta1, settings.adam_beta2),
+            eps=settings.adam_eps,
+            weight_decay=settings.weight_decay,
+            fused=True,
+        )
+        self.engine, *_ = deepspeed.initialize(
+            model=policy, model_parameters=trainable, optimizer=optimizer, config=self._deepspeed_config()
+        )
+        self.engine.train()
+
+    def _load_model(self) -> torch.nn.Module:
+        from transformers import AutoModelForCausalLM, AutoTokenizer
+
+        settings = self.settings
+        try:
+            model = AutoModelForCausalLM.from_pretrained(
+                settings.model_path, dtype=torch.float32, trust_remote_code=False, attn_implementation="sdpa"
+            )
+            self.tokenizer = AutoTokenizer.from_pretrained(settings.model_path, trust_remote_code=False)
+        except (OSError, ValueError) as error:
+            raise ModelError(f"model.name={settings.model_path} cannot be loaded: {error}") from error
+        if settings.gradient_checkpointing:
+            model.gradient_checkpointing_enable(gradient_checkpointing_kwargs={"use_reentrant": False})
+        if settings.lora.rank:
+            from peft import LoraConfig, get_peft_model
+
+            model = get_peft_model(
+                model,
+                LoraConfig(
+                    r=settings.lora.rank,
+                    lora_alpha=settings.lora.alpha,
+                    lora_dropout=settings.lora.dropout,
+                    target_modules="all-linear",
+                    task_type="CAUSAL_LM",
+                ),
+            )
+        return model
+
+    def _deepspeed_config(self) -> dict[str, Any]:
+        settings = self.settings
+        return {
+            "train_micro_batch_size_per_gpu": 1,
+            "gradient_accumulation_steps": 1,
+            "gradient_clipping": settings.grad_clip_norm,
+            "zero_optimization": {"stage": settings.zero_stage},
+            "zero_allow_untested_optimizer": True,
+            "bf16": {"enabled": settings.dtype == "bfloat16"},
+            "steps_per_print": 10**9,
+        }
+
+    def update(self, rows: Sequence[TrainingRow], update: UpdateSettings, supervised: bool = False) -> dict[str, float]:
+        """One optimiser step on `rows` (the whole batch, the same on every rank); returns metrics of all ranks.
+
+        Raises LearnerError when no token can be trained or the loss is not finite.
+        """
+        started = time.monotonic()
+        weights = token_weights(
+            update.aggregation,
+            [row.num_trained for row in rows],
+            [row.trajectory_id for row in rows],
+            update.max_episode_tokens,
+        )
+        weight_of = {id(row): float(weight) for row, weight in zip(rows, weights, strict=True)}
+        # A row without advantage has no gradient under these losses: it counts in the normaliser, not in the passes.
+        active = [row for row in rows if row.num_trained and np.any(row.advantages)]
+        batches = make_micro_batches(active, self.settings.micro_batch_tokens, self.settings.share_prefix)
+        mine = partition_over_ranks(batches, self.world_size)[self.rank]
+        loss_function = get_loss(update.loss)
+        bounds = LossSettings(update.clip_low, update.clip_high, update.dual_clip)
+        sums = UpdateSums(current_version=self.completed_steps)
+        self._set_learning_rate(supervised)
+        for index, batch in enumerate(mine):
+            if batch is None:
+                inputs = empty_inputs()
+            else:
+                inputs = inputs_from_micro_batch(batch, [weight_of[id(row)] for row in batch.rows])
+            self._accumulate(inputs, loss_function, bounds, sums, last=index == len(mine) - 1, real=batch is not None)
+        grad_norm = 0.0
+        if mine:
+            self.engine.step()
+            norm = self.engine.get_global_grad_norm()
+            grad_norm = float(norm) if norm is not None else 0.0
+        if supervised:
+            self.supervised_steps += 1
+        else:
+            self.completed_steps += 1
+        metrics = self._reduce(sums)
+        metrics["learner/grad_norm"] = grad_norm
+        metrics["learner/learning_rate"] = self._current_rate
+        metrics["learner/micro_batches"] = float(len(batches))
+        metrics["learner/positions"] = float(sum(batch.cost for batch in batches))
+        metrics["learner/skipped_rows"] = float(len(rows) - len(active))
+        metrics["timing_s/policy_update"] = time.monotonic() - started
+        if not np.isfinite(metrics["learner/loss"]) or not np.isfinite(grad_norm):
+            raise LearnerError(
+                f"Step {self.completed_steps}: loss {metrics['learner/loss']} with gradient norm {grad_norm} is not finite; "
+                "lower learner.learning_rate or resume from the last checkpoint."
+            )
+        return metrics
+
+    def _accumulate(
+        self, inputs: PolicyInputs, loss_function: Any, bounds: LossSettings, sums: UpdateSums, last: bool, real: bool
+    ) -> None:
+        inputs = inputs.to(self.engine.device)
+        self.engine.set_gradient_accumulation_boundary(last)
+        logprobs, entropy = self.engine(inputs)
+        result = loss_function(logprobs, inputs.behaviour_logprobs, inputs.advantages, bounds)
+        loss = (inputs.weights * result.terms).sum()
+        # DeepSpeed averages gradients over ranks; the sum over the whole batch is wanted.
+        self.engine.backward(loss * self.world_size)
+        if real:
+            sums.add(inputs, logprobs.detach(), entropy, result, float(loss.detach()))
+
+    def _reduce(self, sums: UpdateSums) -> dict[str, float]:
+        totals, maxima = sums.as_tensors()
+        if self.world_size > 1:
+            torch.distributed.all_reduce(totals)
+            torch.distributed.all_reduce(maxima, op=torch.distributed.ReduceOp.MAX)
+        return UpdateSums.metrics(totals, maxima)
+
+    def _set_learning_rate(self, supervised: bool) -> None:
+        settings = self.settings
+        step, base = self.completed_steps, settings.learning_rate
+        factor = learning_rate_factor(settings.schedule, step, settings.total_steps, settings.lr_warmup_steps)
+        if supervised:
+            base, factor = self._supervised_rate, 1.0
+        self._current_rate = base * factor
+        for group in self.engine.optimizer.param_groups:
+            group["lr"] = self._current_rate
+
+    _supervised_rate = 0.0
+    _current_rate = 0.0
+
+    def begin_supervised(self, learning_rate: float) -> None:
+        """Sets the constant learning rate of supervised updates."""
+        self._supervised_rate = learning_rate
+
+    def reset_optimizer(self) -> None:
+        """Forgets the optimiser's moments, which belong to another loss after the warm-up."""
+        inner = getattr(self.engine.optimizer, "optimizer", self.engine.optimizer)
+        inner.state.clear()
+
+    def probe(self, token_ids: Sequence[int]) -> Probe:
+        """The current weights' log-probs of a fixed sequence, temperature 1. All ranks call it together."""
+        ids = torch.tensor([list(token_ids)], device=self.engine.device)
+        count = ids.shape[1] - 1
+        zeros = torch.zeros(count, device=self.engine.device)
+        inputs = PolicyInputs(
+            prefix_ids=ids[0, :0],
+            suffix_ids=ids,
+            select_row=torch.zeros(count, dtype=torch.long, device=ids.device),
+            select_col=torch.arange(count, device=ids.device),
+            target_ids=ids[0, 1:],
+            behaviour_logprobs=zeros,
+            advantages=zeros,
+            weights=zeros,
+            versions=torch.zeros(count, dtype=torch.long, device=ids.device),
+        )
+        self.engine.eval()
+        with torch.no_grad():
+            logprobs, _ = self.engine.module(inputs, temperature=1.0)
+        self.engine.train()
+        return Probe(tuple(int(t) for t in token_ids), tuple(float(v) for v in logprobs.cpu()))
+
+    def publish(self, path: str, probe_ids: Sequence[int], node_id: str) -> WeightVersion | None:
+        """Writes a snapshot of the current weights; rank 0 returns its manifest, the others None."""
+        from safetensors.torch import save_file
+
+        probe = self.probe(probe_ids)
+        tensors = dict(merged_tensors(self.engine.module.model, self.settings.zero_stage))
+        if self.rank != 0:
+            return None
+        digests = {name: tensor_digest(tensor) for name, tensor in tensors.items()}
+        target = Path(path)
+        target.parent.mkdir(parents=True, exist_ok=True)
+        scratch = target.with_suffix(".partial")
+        save_file({name: tensor.contiguous() for name, tensor in tensors.items()}, str(scratch))
+        scratch.rename(target)
+        return WeightVersion(self.completed_steps, path, node_id, target.stat().st_size, digests, probe)
+
+    def save_hugging_face(self, folder: str) -> None:
+        """Writes the merged model as a plain Hugging Face folder (safetensors, tokenizer, chat template)."""
+        tensors = dict(merged_tensors(self.engine.module.model, self.settings.zero_stage))
+        if self.rank != 0:
+            return
+        inner = self.engine.module.model
+        inner = inner.get_base_model() if hasattr(inner, "peft_config") else inner
+        inner.config.save_pretrained(folder)
+        if getattr(inner, "generation_config", None) is not None:
+            inner.generation_config.save_pretrained(folder)
+        from safetensors.torch import save_file
+
+        save_file(
+            {name: tensor.contiguous() for name, tensor in tensors.items()},
+            str(Path(folder) / "model.safetensors"),
+            metadata={"format": "pt"},
+        )
+        self.tokenizer.save_pretrained(folder)
+
+    def save(self, folder: str) -> None:
+        """Writes model, optimiser and counters of this rank below `folder`; all ranks call it together."""
+        state = {
+            "completed_steps": self.completed_steps,
+            "supervised_steps": self.supervised_steps,
+            "torch_rng": torch.get_rng_state(),
+            "settings": asdict(self.settings),
+        }
+        self.engine.save_checkpoint(folder, tag="learner", client_state=state, save_latest=False)
+
+    def load(self, folder: str) -> int:
+        """Restores what `save` wrote; returns the completed steps. Raises CheckpointError when it does not fit."""
+        path, state = self.engine.load_checkpoint(folder, tag="learner")
+        if path is None:
+            raise CheckpointError(f"{folder}/learner holds no learner state; resume from another checkpoint.")
+        if state["settings"]["model_path"] != self.settings.model_path:
+            raise CheckpointError(
+                f"{folder} was made from model {state['settings']['model_path']}, the job asks for "
+                f"{self.settings.model_path}; set model.name to the former."
+            )
+        self.completed_steps = int(state["completed_steps"])
+        self.supervised_steps = int(state["supervised_steps"])
+        torch.set_rng_state(state["torch_rng"])
+        return self.completed_steps
+
+    def parameter_names(self) -> list[str]:
+        """Hugging Face names of all trained tensors."""
+        return [hugging_face_name(n) for n, p in self.engine.module.model.named_parameters() if p.requires_grad]
