@@ -15,7 +15,8 @@ from rl_cluster.evaluation.summary import PairedSummary, SystemSummary
 def result_table(systems: Mapping[str, SystemSummary], pairs: Mapping[str, PairedSummary] | None = None) -> Group:
     """A rich renderable: one row per system, then one row per pair (named by the caller, as "trained - untrained").
 
-    Brackets are 95% intervals; `nDCG fin.` is over finished episodes alone; `infra` counts lost episodes.
+    Brackets are 95% intervals; `finished` is nDCG@10 over finished episodes alone; `lost` counts the episodes that the
+    infrastructure failed.
     """
     parts = [_systems(systems)]
     if pairs:
@@ -25,8 +26,8 @@ def result_table(systems: Mapping[str, SystemSummary], pairs: Mapping[str, Paire
 
 def _systems(systems: Mapping[str, SystemSummary]) -> Table:
     table = _table("nDCG@10 by system (brackets: 95% interval)")
-    table.add_column("system", min_width=16, overflow="fold")
-    for name in ("nDCG@10", "nDCG fin.", "failures", "infra", "turns", "search", "tokens", "n"):
+    table.add_column("system", min_width=12, overflow="fold")
+    for name in ("nDCG@10", "finished", "failures", "lost", "turns", "search", "tokens", "n"):
         table.add_column(name, justify="right", no_wrap=True)
     for name, summary in systems.items():
         table.add_row(
@@ -45,7 +46,7 @@ def _systems(systems: Mapping[str, SystemSummary]) -> Table:
 
 def _pairs(pairs: Mapping[str, PairedSummary]) -> Table:
     table = _table("Paired differences (same questions)")
-    table.add_column("pair", min_width=16, overflow="fold")
+    table.add_column("pair", min_width=12, overflow="fold")
     for name in ("nDCG@10", "p", "by ranking", "by fewer failures", "n"):
         table.add_column(name, justify="right", no_wrap=True)
     for name, pair in pairs.items():
@@ -62,7 +63,9 @@ def _pairs(pairs: Mapping[str, PairedSummary]) -> Table:
 
 def _table(title: str) -> Table:
     # Rules between columns would cost the names a third of their width.
-    return Table(title=title, title_justify="left", box=box.SIMPLE_HEAD, pad_edge=False, collapse_padding=True)
+    return Table(
+        title=title, title_justify="left", box=box.SIMPLE_HEAD, show_edge=False, pad_edge=False, collapse_padding=True
+    )
 
 
 def _plain(mean: MeanInterval | None, form: str) -> str:

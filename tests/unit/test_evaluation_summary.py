@@ -98,15 +98,23 @@ def test_compare_different_questions_raise() -> None:
 
 def test_result_table_long_names_fit_100_columns() -> None:
     rng = random.Random(1)
-    before = [record(f"q{i}", rng.random(), rng.choice(list(Outcome))) for i in range(120)]
+    before = [record(f"q{i}", rng.random(), rng.choice(list(Outcome))) for i in range(1200)]
     after = [replace(entry, outcome=Outcome.FINISHED, sampled_tokens=12345) for entry in before]
+    failed = [replace(entry, outcome=Outcome.TURN_LIMIT, turns=12, searches=11) for entry in before]
+    systems = {
+        "untrained": summarise(before),
+        "trained, step 1200, dev split, seed 7": summarise(after),
+        "broken": summarise(failed),
+    }
     console = Console(width=100, file=io.StringIO(), force_terminal=False)
-    systems = {"untrained": summarise(before), "trained, step 1200, dev split, seed 7": summarise(after)}
     console.print(result_table(systems, {"trained - untrained": compare(before, after)}))
     assert isinstance(console.file, io.StringIO)
     text = console.file.getvalue()
-    assert max(len(line) for line in text.splitlines()) <= 100
+    lines = [line.rstrip() for line in text.splitlines()]
+    assert max(len(line) for line in lines) <= 100
     assert "…" not in text
-    for expected in ("nDCG@10", "\nuntrained ", "trained, step", "by ranking", "<0.001", "12345"):
+    for name in ("untrained", "trained", "broken"):
+        assert any(line.startswith(name) and line.endswith(" 1200") for line in lines)
+    for expected in ("by ranking", "<0.001", "12345", "100% [100%, 100%]", "0% [0%, 0%]"):
         assert expected in text
     assert f"[{systems['untrained'].ndcg.low:.3f}, {systems['untrained'].ndcg.high:.3f}]" in text
