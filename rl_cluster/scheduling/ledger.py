@@ -67,6 +67,7 @@ class TaskLedger:
         self._max_epochs = max_epochs
         self._shuffle = shuffle
         self._states: dict[str, GroupState] = {}
+        self._open: set[str] = set()
         self._serials: dict[str, int] = {}
         self._steps: dict[str, int] = {}
         self._reasons: dict[str, DropReason] = {}
@@ -87,8 +88,31 @@ class TaskLedger:
                 self._serials[ticket.group_id] = serial
                 tickets.append(ticket)
         for ticket in tickets:
-            self._states[ticket.group_id] = GroupState.IN_FLIGHT
+            self._set(ticket.group_id, GroupState.IN_FLIGHT)
         return tickets
+
+    def take_named(self, group_ids: Iterable[str]) -> list[Ticket]:
+        """These pending groups, now in flight, out of turn: a resumed run whose buffer has kept their episodes.
+
+        RuntimeError, and no change at all, when one of them is not pending or named twice.
+        """
+        named = list(group_ids)
+        for group_id, count in Counter(named).items():
+            if count > 1 or self.state(group_id) is not GroupState.PENDING:
+                raise RuntimeError(
+                    f"Group {group_id!r} is {self.state(group_id).value} and named {count} times; "
+                    "only a pending group can be taken, once."
+                )
+        taken = set(named)
+        self._returned = [entry for entry in self._returned if entry[1] not in taken]
+        heapq.heapify(self._returned)
+        if not taken <= self._serials.keys():
+            self._serials |= {
+                ticket.group_id: serial for serial, ticket in self._all_tickets() if ticket.group_id in taken
+            }
+        for group_id in named:
+            self._set(group_id, GroupState.IN_FLIGHT)
+        return [_ticket(group_id) for group_id in named]
 
     def finish(self, group_id: str) -> None:
         """All episodes of the group are there."""
@@ -110,7 +134,7 @@ class TaskLedger:
         None means everything in flight. Named groups may be in flight or finished, all others raise RuntimeError.
         """
         if group_ids is None:
-            group_ids = [key for key, state in self._states.items() if state is GroupState.IN_FLIGHT]
+            group_ids = [key for key in self._open if self._states[key] is GroupState.IN_FLIGHT]
         returned = sorted(group_ids, key=lambda group_id: self._serials.get(group_id, -1))
         for group_id in returned:
             self._move(group_id, GroupState.PENDING, {GroupState.IN_FLIGHT, GroupState.FINISHED})
@@ -127,7 +151,7 @@ class TaskLedger:
     @property
     def num_open(self) -> int:
         """Groups in flight or finished: started, and neither trained nor dropped."""
-        return sum(state in (GroupState.IN_FLIGHT, GroupState.FINISHED) for state in self._states.values())
+        return len(self._open)
 
     @property
     def is_exhausted(self) -> bool:
@@ -230,7 +254,14 @@ class TaskLedger:
                 f"Group {group_id!r} is {state.value} and cannot become {target.value}; "
                 f"only a group that is {' or '.join(sorted(allowed))} can."
             )
-        self._states[group_id] = target
+        self._set(group_id, target)
+
+    def _set(self, group_id: str, state: GroupState) -> None:
+        self._states[group_id] = state
+        if state in (GroupState.IN_FLIGHT, GroupState.FINISHED):
+            self._open.add(group_id)
+        else:
+            self._open.discard(group_id)
 
     def _require_known(self, group_id: str) -> None:
         epoch, _, task_id = group_id.partition(":")
