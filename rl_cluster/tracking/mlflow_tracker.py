@@ -31,7 +31,7 @@ REDACTED = "[redacted]"
 
 _SECRET_WORDS = ("TOKEN", "KEY", "SECRET", "PASSWORD")
 _MIN_SECRET_LENGTH = 6
-_MAX_SCANNED_BYTES = 16 * 2**20
+_SCAN_BYTES = 2**20
 _MAX_PARAM_LENGTH = 6000
 _PARAMS_PER_CALL = 100
 _LOGGED_WARNINGS = 5
@@ -84,8 +84,9 @@ class Tracker:
             mlflow.set_tracking_uri(self.uri)
             logging.getLogger("mlflow").setLevel(logging.CRITICAL)
             self._client = mlflow.MlflowClient(tracking_uri=self.uri)
-            self.experiment_id = self._experiment_id(experiment)
-            self.run_id: str = self._client.create_run(self.experiment_id, run_name=run_name).info.run_id
+            self.experiment_id = self._experiment_id(self._redact.text(experiment))
+            run = self._client.create_run(self.experiment_id, run_name=self._redact.text(run_name))
+            self.run_id: str = run.info.run_id
         except Exception as error:  # noqa: BLE001 - MLflow stores raise errors of every library below them
             raise ConfigError(
                 f"tracking.uri={self._redact.text(self.uri)!r} cannot be used ({self._redact.text(str(error))}); "
@@ -133,7 +134,7 @@ class Tracker:
         path = Path(path)
 
         def write() -> None:
-            if path.stat().st_size <= _MAX_SCANNED_BYTES and self._redact.occurs_in(path.read_bytes()):
+            if self._redact.occurs_in(path):
                 raise PermissionError(f"{path.name} contains the value of a secret environment variable")
             self._client.log_artifact(self.run_id, str(path))
 
@@ -385,8 +386,18 @@ class _Redactor:
             return [self.value(entry) for entry in value]
         return value
 
-    def occurs_in(self, data: bytes) -> bool:
-        return any(secret.encode(errors="surrogateescape") in data for secret in self._secrets)
+    def occurs_in(self, path: Path) -> bool:
+        """Whether a file holds a secret in plain bytes; reads it in blocks that overlap by the longest secret."""
+        secrets = [os.fsencode(secret) for secret in self._secrets]
+        overlap = max((len(secret) for secret in secrets), default=1) - 1
+        tail = b""
+        with path.open("rb") as file:
+            while block := file.read(_SCAN_BYTES):
+                block = tail + block
+                if any(secret in block for secret in secrets):
+                    return True
+                tail = block[-overlap:] if overlap else b""
+        return False
 
 
 def _flatten(params: Mapping[str, Any], prefix: str = "") -> list[tuple[str, Any]]:

@@ -88,9 +88,10 @@ def test_tracker_traces_write_failures_first_with_recorded_times(database: str) 
 def test_tracker_file_with_a_secret_is_refused_and_counted(
     database: str, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    tracker = Tracker(database, "secrets", "run", {})
+    tracker = Tracker(database, "secrets", f"run {SECRET}", {})
     leak = tmp_path / "leak.txt"
-    leak.write_text(f"key={SECRET}")
+    # Across the edge of two blocks of the scan.
+    leak.write_bytes(b"x" * (2**20 - 4) + SECRET.encode() + b"y" * 100)
     tracker.log_artifact(leak)
     with caplog.at_level(logging.WARNING):
         assert tracker.finish() == 1
