@@ -24,8 +24,8 @@ LOG_RATIO_LIMIT = 20.0
 class EpisodeBatch:
     """The episodes of one optimiser batch, in any order.
 
-    group_ids [E], joined by equality alone; rewards [E] float64; num_tokens [E] int, sampled tokens of each episode over
-    all its rows; turn_rewards, one list per episode, or None when the environment rewards whole episodes only.
+    group_ids [E], joined by equality alone; rewards [E] float64; num_tokens [E] int, sampled tokens of each episode
+    over all its rows; turn_rewards, one list per episode, or None when the environment rewards whole episodes only.
 
     Raises LearnerError when lengths differ or a reward is not finite.
     """

@@ -23,7 +23,7 @@ _EXACT_PAIRS = 12
 
 @dataclass(frozen=True)
 class MeanInterval:
-    """A mean over n questions with its interval; low and high are None for n < 2, where nothing is known of the spread."""
+    """A mean over n questions with its interval; low and high are None for n < 2, where the spread is unknown."""
 
     mean: float
     low: float | None

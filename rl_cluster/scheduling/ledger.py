@@ -91,7 +91,7 @@ class TaskLedger:
             self._set(ticket.group_id, GroupState.IN_FLIGHT)
         return tickets
 
-    def take_named(self, group_ids: Iterable[str]) -> list[Ticket]:
+    def claim(self, group_ids: Iterable[str]) -> list[Ticket]:
         """These pending groups, now in flight, out of turn: a resumed run whose buffer has kept their episodes.
 
         RuntimeError, and no change at all, when one of them is not pending or named twice.
@@ -113,6 +113,10 @@ class TaskLedger:
         for group_id in named:
             self._set(group_id, GroupState.IN_FLIGHT)
         return [_ticket(group_id) for group_id in named]
+
+    def returned_ids(self) -> list[str]:
+        """Groups that wait first in line because their work was lost or undone."""
+        return [group_id for _, group_id in sorted(self._returned)]
 
     def finish(self, group_id: str) -> None:
         """All episodes of the group are there."""
@@ -230,9 +234,9 @@ class TaskLedger:
                 "raise max_epochs to at least the saved number."
             )
         self._serials = {group_id: known[group_id] for group_id in everything}
-        self._states = {group_id: GroupState.TRAINED for group_id in self._steps}
-        self._states |= {group_id: GroupState.DROPPED for group_id in self._reasons}
-        self._states |= {group_id: GroupState.PENDING for group_id in unfinished}
+        self._states = dict.fromkeys(self._steps, GroupState.TRAINED)
+        self._states |= dict.fromkeys(self._reasons, GroupState.DROPPED)
+        self._states |= dict.fromkeys(unfinished, GroupState.PENDING)
         self._returned = [(known[group_id], group_id) for group_id in unfinished]
         heapq.heapify(self._returned)
 

@@ -3,8 +3,9 @@
 Invariants:
 - age(group) = completed training steps when its step starts - the oldest weight version among its sampled tokens.
 - No group of an age over S = `max_steps_off_policy` is trained; S = 0 means synchronous training.
-- At most (S + 1) * B groups are open (started, and neither trained nor dropped), B being the groups per step. Trained in
-  the order of their start, all of them keep to S: the group behind `open` others is trained `open // B` steps from now.
+- At most (S + 1) * B groups are open (started, and neither trained nor dropped), B being the groups per step. Trained
+  in the order of their start, all of them keep to S: the group behind `open` others is trained `open // B` steps
+  from now.
 - Weights that lag behind the completed steps take their lag off that bound, so that with S = 0 nothing starts between
   the end of a step and the arrival of its weights.
 """

@@ -1,7 +1,8 @@
 """`WorkerHealth`: what the coordinator believes of one worker, from its events and from time alone.
 
 Invariants:
-- STARTING -> SYNCING -> HEALTHY <-> SUSPECT; each of these, and RESTARTING, may become DEAD; DEAD -> RESTARTING -> SYNCING.
+- STARTING -> SYNCING -> HEALTHY <-> SUSPECT; each of these, and RESTARTING, may become DEAD;
+  DEAD -> RESTARTING -> SYNCING.
 - A DEAD or RESTARTING worker never becomes HEALTHY without SYNCING: it has to load the current weights first.
 - A sync that failed half-way makes the worker DEAD: its engine is restarted, never resumed.
 - Events carry the incarnation they come from; those of an earlier one are ignored, so that the late word of a process
@@ -50,8 +51,8 @@ class HealthPolicy:
 class WorkerHealth:
     """The state machine of one worker. Methods that report an event return the new state.
 
-    An event that does not fit the state raises RuntimeError, except heartbeats and events of earlier incarnations, which
-    may arrive at any time and are ignored where they mean nothing.
+    An event that does not fit the state raises RuntimeError, except heartbeats and events of earlier incarnations,
+    which may arrive at any time and are ignored where they mean nothing.
     """
 
     def __init__(self, worker_id: str, policy: HealthPolicy, now: float) -> None:
@@ -98,7 +99,7 @@ class WorkerHealth:
         return self.state
 
     def on_failure(self, now: float, incarnation: int, reason: str) -> WorkerState:
-        """The process died, its engine failed, or a sync broke off. A second report of the same death changes nothing."""
+        """The process died, its engine failed, or a sync broke off; a second report of one death changes nothing."""
         if incarnation == self.incarnation and self.state is not WorkerState.DEAD:
             self._die(now, reason)
         return self.state

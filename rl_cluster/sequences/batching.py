@@ -69,8 +69,8 @@ def make_micro_batches(
 
     A single row longer than the budget gets a micro-batch of its own. Rows are sorted so that those of one group and
     one prompt, and then those of similar length, are neighbours; without `share_prefix` length alone decides. Two
-    neighbours are joined when the budget allows it and the padding (or the loss of a longer common prefix) costs no more
-    than `launch_cost` positions, the price of one more pass. Bounding the whole cost bounds the padded suffixes too.
+    neighbours are joined when the budget allows it and the padding (or the loss of a longer common prefix) costs no
+    more than `launch_cost` positions, the price of one more pass. A bounded cost bounds the padded suffixes too.
 
     Raises LearnerError for a budget under 1 or an empty row.
     """

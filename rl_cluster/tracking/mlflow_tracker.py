@@ -50,7 +50,7 @@ class Tracker:
 
     uri: MLflow tracking URI; None for the SQLite file `mlflow.db` in the working directory. Files of a SQLite run go to
     the folder `mlflow_artifacts` beside the database. params: settings, nested mappings joined with dots.
-    queue_size: writes that may wait; what no longer fits is counted as failed. close_deadline_s: how long `finish` waits.
+    queue_size: writes that may wait; what no longer fits counts as failed. close_deadline_s: how long `finish` waits.
 
     Raises ConfigError when the tracking store cannot be opened: better at the start than without numbers at the end.
     """

@@ -24,7 +24,8 @@ def test_bootstrap_coverage_of_ndcg_like_studies_is_near_level() -> None:
     covered = 0
     for study in range(200):
         interval = bootstrap_mean_ci([[v] for v in ndcg_like(rng, 60)], resamples=800, seed=study)
-        assert interval.low is not None and interval.high is not None
+        assert interval.low is not None
+        assert interval.high is not None
         covered += interval.low <= NDCG_LIKE_MEAN <= interval.high
     assert 0.90 <= covered / 200 <= 0.99
 
@@ -36,7 +37,8 @@ def test_bootstrap_coverage_of_clustered_rollouts_is_near_level() -> None:
     for study in range(200):
         questions = [list(rng.normal(level, 0.1, 8)) for level in rng.normal(0.4, 0.2, 40)]
         interval = bootstrap_mean_ci(questions, resamples=800, seed=study)
-        assert interval.low is not None and interval.high is not None
+        assert interval.low is not None
+        assert interval.high is not None
         covered += interval.low <= 0.4 <= interval.high
     assert 0.90 <= covered / 200 <= 0.99
 
@@ -61,7 +63,8 @@ def test_bootstrap_edges_single_question_no_spread_and_bounds() -> None:
     assert (single.mean, single.n, single.interval) == (pytest.approx(0.3), 1, None)
     assert bootstrap_mean_ci([[0.1]] * 7).interval == pytest.approx([0.1, 0.1])
     rare = bootstrap_mean_ci([[0.0]] * 9 + [[1.0]], bounds=(0.0, 1.0)).interval
-    assert rare is not None and 0.0 <= rare[0] < 0.1 < rare[1] <= 1.0
+    assert rare is not None
+    assert 0.0 <= rare[0] < 0.1 < rare[1] <= 1.0
 
 
 @pytest.mark.parametrize("bad", [[], [[]], [[0.1], [float("nan")]]])
@@ -91,7 +94,8 @@ def test_paired_difference_agrees_with_scipy_permutation_test() -> None:
         rng=np.random.default_rng(0),
     )
     assert result.p == pytest.approx(reference.pvalue, abs=0.015)
-    assert result.low is not None and result.high is not None
+    assert result.low is not None
+    assert result.high is not None
     assert result.low < after.mean() - before.mean() < result.high
 
 

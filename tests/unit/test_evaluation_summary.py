@@ -27,11 +27,13 @@ def test_summarise_crashed_episodes_stay_in_the_denominator() -> None:
     summary = summarise(records)
     assert summary.n == summary.episodes == 10
     assert summary.ndcg.mean == pytest.approx(0.7)
-    assert summary.ndcg_finished is not None and summary.ndcg_finished.mean == 1.0
+    assert summary.ndcg_finished is not None
+    assert summary.ndcg_finished.mean == 1.0
     assert summary.failure_rate.mean == pytest.approx(0.1)
     assert summary.failures == {"turn_limit": 1}
     assert summary.infrastructure == {"tool_timeout": 1, "worker_lost": 1}
-    assert summary.turns is not None and summary.turns.n == 8
+    assert summary.turns is not None
+    assert summary.turns.n == 8
 
 
 def test_summarise_rollouts_of_a_question_count_as_one() -> None:

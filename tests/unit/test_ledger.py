@@ -69,14 +69,16 @@ def test_return_unfinished_puts_groups_first_in_line() -> None:
     assert [ticket.task_id for ticket in ledger.take(5)] == list("abcde")
 
 
-def test_take_named_takes_pending_groups_out_of_turn_once() -> None:
+def test_claim_takes_pending_groups_out_of_turn_once() -> None:
     ledger = TaskLedger(list("abcdef"), seed=0, max_epochs=1, shuffle=False)
     ledger.take(2)
     resumed = reload(ledger, list("abcdef"))
-    assert resumed.take_named(["0:e", "0:b"]) == [Ticket("0:e", "e", 0), Ticket("0:b", "b", 0)]
+    assert resumed.returned_ids() == ["0:a", "0:b"]
+    assert resumed.claim(["0:e", "0:b"]) == [Ticket("0:e", "e", 0), Ticket("0:b", "b", 0)]
     for bad in (["0:e"], ["0:c", "0:c"], ["0:c", "9:c"]):
         with pytest.raises(RuntimeError):
-            resumed.take_named(bad)
+            resumed.claim(bad)
+    assert resumed.returned_ids() == ["0:a"]
     assert [ticket.task_id for ticket in resumed.take(2)] == ["a", "c"]
     assert resumed.return_unfinished(["0:e"]) == ["0:e"]
     assert [ticket.task_id for ticket in resumed.take(9)] == ["e", "d", "f"]
@@ -194,11 +196,11 @@ class LedgerMachine(RuleBasedStateMachine):
         self.in_flight += [ticket.group_id for ticket in self.ledger.take(n)]
 
     @rule(data=st.data())
-    def take_named(self, data: st.DataObject) -> None:
+    def claim(self, data: st.DataObject) -> None:
         pending = sorted(key for key in self.expected if self.ledger.state(key) is GroupState.PENDING)
         if pending:
             named = data.draw(st.lists(st.sampled_from(pending), unique=True, max_size=3))
-            assert [ticket.group_id for ticket in self.ledger.take_named(named)] == named
+            assert [ticket.group_id for ticket in self.ledger.claim(named)] == named
             self.in_flight += named
 
     @rule(data=st.data())

@@ -102,7 +102,8 @@ def test_cross_entropy_unit_weights_is_negative_log_likelihood() -> None:
     )
     result.terms.sum().backward()
     assert result.terms.tolist() == [-value for value in CURRENT]
-    assert current.grad is not None and current.grad.tolist() == [-1.0] * 5
+    assert current.grad is not None
+    assert current.grad.tolist() == [-1.0] * 5
     assert result.num_missing_behaviour == 0
 
 
@@ -114,7 +115,8 @@ def test_loss_missing_behaviour_counts_as_on_policy(name: str) -> None:
     result.terms.sum().backward()
     assert result.num_missing_behaviour == 1
     assert result.ratio[0].item() == 1.0
-    assert current.grad is not None and current.grad[0].item() == pytest.approx(-1.0)
+    assert current.grad is not None
+    assert current.grad[0].item() == pytest.approx(-1.0)
 
 
 @pytest.mark.parametrize("name", ["importance_sampling", "ppo", "cispo"])
@@ -124,7 +126,8 @@ def test_loss_extreme_log_ratio_stays_finite(name: str) -> None:
     result = get_loss(name)(current, behaviour, torch.tensor([-1.0, -1.0]), default_settings(name))
     result.terms.sum().backward()
     assert torch.isfinite(result.terms).all()
-    assert current.grad is not None and torch.isfinite(current.grad).all()
+    assert current.grad is not None
+    assert torch.isfinite(current.grad).all()
     assert result.ratio.tolist() == pytest.approx([math.exp(20), math.exp(-20)], rel=1e-5)
 
 

@@ -33,7 +33,7 @@ def trajectory_of(turns: list[Turn], trajectory_id: str = "t") -> Trajectory:
 
 @st.composite
 def turn_scripts(draw: st.DrawFn) -> Trajectory:
-    """Episodes whose turns extend, drop or rewrite the history; the k-th sampled token has version k, log-prob -k/64."""
+    """Turns extend, drop or rewrite the history; the k-th sampled token has version k and log-prob -k/64."""
     tokens = st.lists(st.integers(0, 3), max_size=4)
     turns: list[Turn] = []
     history: list[int] = []
@@ -156,7 +156,8 @@ def test_extension_merged_row_equals_sum_of_turn_rows_and_golden_values() -> Non
     merged = rows_from_trajectory(trajectory_of(turns)).rows
     apart = [row for turn in turns for row in rows_from_trajectory(trajectory_of([turn])).rows]
     set_advantages([*merged, *apart], {"t": 0.5})
-    assert len(merged) == 1 and len(apart) == 2
+    assert len(merged) == 1
+    assert len(apart) == 2
     loss, gradient = linear_policy_loss(merged)
     first, second = (linear_policy_loss([row]) for row in apart)
     assert (first[0], second[0], loss) == pytest.approx((-0.504873, -0.892527, -1.397400), abs=2e-6)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import logging
 import threading
-from collections.abc import Iterator
 from pathlib import Path
 
 import mlflow
@@ -27,10 +26,9 @@ def database(tmp_path_factory: pytest.TempPathFactory) -> str:
 
 
 @pytest.fixture(autouse=True)
-def secret(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+def secret(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("MY_SERVICE_TOKEN", SECRET)
     monkeypatch.setenv("TOKENIZERS_PARALLELISM", "false")
-    yield
 
 
 def episode(name: str, outcome: Outcome = Outcome.FINISHED) -> Trajectory:
@@ -167,7 +165,7 @@ def test_tracker_unusable_store_raises_config_error(tmp_path: Path, content: byt
     blocked = tmp_path / "file"
     blocked.write_bytes(content)
     uri = f"sqlite:///{blocked}" if content else f"sqlite:///{blocked}/mlflow.db"
-    with pytest.raises(ConfigError, match="tracking.uri='sqlite:///.*file.*tracking.enabled=false"):
+    with pytest.raises(ConfigError, match=r"tracking\.uri='sqlite:///.*file.*tracking\.enabled=false"):
         Tracker(uri, "x", "run", {})
 
 
