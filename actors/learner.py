@@ -10,6 +10,7 @@ from typing import Any
 
 import ray
 
+from actors.remote import Handle, actor, value_of
 from rl_cluster.errors import DeadlineError
 from rl_cluster.learning.rank import LearnerRank
 from rl_cluster.learning.settings import LearnerSettings, UpdateSettings
@@ -17,7 +18,7 @@ from rl_cluster.learning.weight_version import WeightVersion
 from rl_cluster.sequences.row import TrainingRow
 
 
-@ray.remote(max_restarts=0)
+@actor(max_restarts=0)
 class Learner:
     """One rank. All ranks must be called together: their methods meet in collectives."""
 
@@ -46,7 +47,7 @@ class Learner:
 class LearnerGroup:
     """All ranks as one. Every call has a deadline; a rank that dies or hangs is named."""
 
-    def __init__(self, ranks: list[ray.actor.ActorHandle], node_id: str) -> None:
+    def __init__(self, ranks: list[Handle], node_id: str) -> None:
         self.ranks = ranks
         self.node_id = node_id
         self.busy_s = 0.0
@@ -89,7 +90,7 @@ class LearnerGroup:
 
     @staticmethod
     async def _gather(references: list[ray.ObjectRef], timeout_s: float, what: str) -> list[Any]:
-        tasks = [asyncio.ensure_future(_value(reference)) for reference in references]
+        tasks = [asyncio.ensure_future(value_of(reference)) for reference in references]
         done, waiting = await asyncio.wait(tasks, timeout=timeout_s, return_when=asyncio.FIRST_EXCEPTION)
         for task in done:
             if task.exception() is not None:
@@ -102,7 +103,3 @@ class LearnerGroup:
                 other.cancel()
             raise DeadlineError(f"Learner ranks {missing} did not finish {what!r} within {timeout_s:.0f} s.")
         return [task.result() for task in tasks]
-
-
-async def _value(reference: ray.ObjectRef) -> Any:
-    return await reference

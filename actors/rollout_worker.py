@@ -14,8 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import ray
-
+from actors.remote import Handle, actor
 from actors.weight_sync import Publication, local_snapshot
 from rl_cluster.datasets.task import Task
 from rl_cluster.environments.search import SearchEnvironment, SearchEnvironmentSettings
@@ -50,11 +49,11 @@ class WorkerSettings:
 RETRY_PAUSE_S = 1.0
 
 
-@ray.remote(max_concurrency=1000, max_restarts=0)
+@actor(max_concurrency=1000, max_restarts=0)
 class RolloutWorker:
     """Created by the coordinator, then `start`ed; it serves until it is killed."""
 
-    def __init__(self, worker_id: str, settings: WorkerSettings, sync: ray.actor.ActorHandle) -> None:
+    def __init__(self, worker_id: str, settings: WorkerSettings, sync: Handle) -> None:
         self.worker_id = worker_id
         self.settings = settings
         self.sync = sync
@@ -109,9 +108,7 @@ class RolloutWorker:
         self.sequence = publication.sequence
         await self.sync.acknowledge.remote(self.worker_id, publication.sequence)
 
-    async def run_group(
-        self, group_id: str, task: Task, num_episodes: int, limits: EpisodeLimits
-    ) -> list[Trajectory]:
+    async def run_group(self, group_id: str, task: Task, num_episodes: int, limits: EpisodeLimits) -> list[Trajectory]:
         """Plays `num_episodes` episodes of one task at once; infrastructure failures come back typed after all tries.
 
         Raises EngineError when the engine is broken, since then this worker must be replaced.

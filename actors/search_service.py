@@ -46,7 +46,12 @@ class _Replica:
 
     async def document(self, doc_id: str) -> dict[str, Any]:
         document = self.index.document(doc_id)
-        return {"doc_id": document.doc_id, "title": document.title, "text": document.text, "metadata": document.metadata}
+        return {
+            "doc_id": document.doc_id,
+            "title": document.title,
+            "text": document.text,
+            "metadata": document.metadata,
+        }
 
 
 class Bm25Replica(_Replica):
@@ -110,7 +115,9 @@ def check_port(port: int) -> None:
         try:
             probe.bind((HOST, port))
         except OSError as error:
-            raise ClusterError(f"search.port={port} is in use on {HOST}; stop its owner or set search.port to a free one.") from error
+            raise ClusterError(
+                f"search.port={port} is in use on {HOST}; stop its owner or set search.port to a free one."
+            ) from error
 
 
 def is_serving() -> bool:
@@ -146,7 +153,9 @@ def start_search(
     bm25 = serve.deployment(Bm25Replica, **options).bind(folder)
     vector = serve.deployment(VectorReplica, **options).bind(folder)
     ingress = serve.deployment(_ingress_class(index_id), ray_actor_options={"num_cpus": 0})
-    serve.run(ingress.bind(bm25, vector), name=app_name, route_prefix=f"/{app_name}", logging_config={"log_level": "WARNING"})
+    serve.run(
+        ingress.bind(bm25, vector), name=app_name, route_prefix=f"/{app_name}", logging_config={"log_level": "WARNING"}
+    )
 
 
 def stop_search(app_name: str) -> None:

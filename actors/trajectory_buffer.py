@@ -6,14 +6,13 @@ with a reason; no group of age over the bound leaves to be trained.
 
 from __future__ import annotations
 
-import ray
-
+from actors.remote import actor
+from rl_cluster.episodes.journal import GroupJournal
 from rl_cluster.episodes.trajectory import Trajectory
 from rl_cluster.scheduling.staleness import StalenessPolicy
-from rl_cluster.episodes.journal import GroupJournal
 
 
-@ray.remote(num_cpus=0, max_concurrency=100)
+@actor(num_cpus=0, max_concurrency=100)
 class TrajectoryBuffer:
     """Holds groups by value, so that the death of the worker that made them loses nothing."""
 
@@ -53,7 +52,9 @@ class TrajectoryBuffer:
         chosen = sorted(self.groups, key=lambda group_id: oldest(self.groups[group_id]))[:count]
         for group_id in chosen:
             if self.policy.is_stale(completed_steps, oldest(self.groups[group_id])):
-                raise RuntimeError(f"Group {group_id} is stale at step {completed_steps}; sweep() must run before take().")
+                raise RuntimeError(
+                    f"Group {group_id} is stale at step {completed_steps}; sweep() must run before take()."
+                )
         return {group_id: self.groups.pop(group_id) for group_id in chosen}
 
     async def checkpointed(self) -> None:

@@ -8,12 +8,14 @@ one. `sequence` orders publications; it differs from the version when earlier we
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import os
 from dataclasses import dataclass
 from pathlib import Path
 
 import ray
 
+from actors.remote import Handle, actor
 from rl_cluster.learning.weight_version import WeightVersion
 
 CHUNK_BYTES = 64 << 20
@@ -27,7 +29,7 @@ class Publication:
     weights: WeightVersion
 
 
-@ray.remote(num_cpus=0, max_concurrency=1000)
+@actor(num_cpus=0, max_concurrency=1000)
 class WeightSync:
     """Lives on the node of learner rank 0, whose snapshots it can read."""
 
@@ -77,10 +79,9 @@ class WeightSync:
     async def wait_acknowledged(self, sequence: int, timeout_s: float) -> list[str]:
         """Waits until all registered workers run `sequence` or newer; returns those that do not after `timeout_s`."""
         async with self.changed:
-            try:
+            # After the time-out the caller is told who is behind, and decides.
+            with contextlib.suppress(TimeoutError):
                 await asyncio.wait_for(self.changed.wait_for(lambda: not self._behind(sequence)), timeout_s)
-            except TimeoutError:
-                pass  # the caller is told who is behind and decides
             return self._behind(sequence)
 
     async def read_chunk(self, sequence: int, index: int) -> bytes:
@@ -109,7 +110,7 @@ class WeightSync:
             Path(self.published.pop(sequence).path).unlink(missing_ok=True)
 
 
-async def local_snapshot(sync: ray.actor.ActorHandle, publication: Publication, transport: str, folder: str) -> str:
+async def local_snapshot(sync: Handle, publication: Publication, transport: str, folder: str) -> str:
     """A path on this host that holds the snapshot: the learner's own file, or a copy through the object store."""
     weights = publication.weights
     same_host = weights.node_id == ray.get_runtime_context().get_node_id()

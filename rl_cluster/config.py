@@ -156,7 +156,9 @@ class LearnerConfig(Section):
     @model_validator(mode="after")
     def _prefix_or_checkpointing(self) -> LearnerConfig:
         if self.share_prefix and self.gradient_checkpointing:
-            raise ValueError("share_prefix needs the prefix's keys and values, which gradient_checkpointing discards; switch one off")
+            raise ValueError(
+                "share_prefix needs the prefix's keys and values, which gradient_checkpointing discards; switch one off"
+            )
         return self
 
 
@@ -280,6 +282,11 @@ def validate(settings: Mapping[str, Any]) -> Config:
         raise ConfigError(_sentence(first, settings)) from error
 
 
+def tracking_uri(config: Config) -> str:
+    """The configured URI, or a SQLite file beside the runs' folders."""
+    return config.tracking.uri or f"sqlite:///{Path(config.output_dir).expanduser().parent / 'mlflow.db'}"
+
+
 def _sentence(problem: Mapping[str, Any], settings: Mapping[str, Any]) -> str:
     location = ".".join(str(part) for part in problem["loc"])
     kind = problem["type"]
@@ -294,7 +301,9 @@ def _sentence(problem: Mapping[str, Any], settings: Mapping[str, Any]) -> str:
         message = str(problem["ctx"]["error"])
         return f"{location}: {message}." if location else f"{message}."
     value = problem["input"]
-    return f"{location}={value!r} is refused: {problem['msg'][0].lower()}{problem['msg'][1:]}; set {location} accordingly."
+    return (
+        f"{location}={value!r} is refused: {problem['msg'][0].lower()}{problem['msg'][1:]}; set {location} accordingly."
+    )
 
 
 def _known_names(location: tuple[Any, ...]) -> list[str]:

@@ -119,13 +119,16 @@ class SearchEnvironment:
         except SearchRequestError as error:
             return self._refuse(position, call, result, str(error))
         result.found_ids.extend(document.doc_id for document in found)
-        if not found:
-            return "nothing found"
-        return "\n".join(f"{d.doc_id} {d.title} | {d.snippet}" for d in found)
+        return format_documents(found)
 
     def _refuse(self, position: int, call: ToolCall, result: StepResult, error: str) -> str:
         result.calls[position] = ToolCall(call.name, call.arguments, error)
         return f"error: {error}"
+
+
+def format_documents(found: list[FoundDocument]) -> str:
+    """The observation of one search: a line `doc_id | title | snippet` per document."""
+    return "\n".join(f"{d.doc_id} | {d.title} | {d.snippet}" for d in found) or "nothing found"
 
 
 def read_ranking(answer: str) -> list[str]:

@@ -75,9 +75,7 @@ async def run_episode(
     return trajectory
 
 
-async def _play(
-    parts: EpisodeParts, environment: Environment, limits: EpisodeLimits, trajectory: Trajectory
-) -> None:
+async def _play(parts: EpisodeParts, environment: Environment, limits: EpisodeLimits, trajectory: Trajectory) -> None:
     renderer = parts.renderer
     prompt = renderer.first_prompt(environment.system, environment.question, environment.tools)
     while True:

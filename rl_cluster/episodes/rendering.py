@@ -8,8 +8,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from rl_cluster.errors import ModelError
 from rl_cluster.episodes.formats.base import ToolSpec
+from rl_cluster.errors import ModelError
 
 _MARK = "\u241e"
 _REPLY = f"{_MARK}REPLY{_MARK}"

@@ -81,21 +81,21 @@ class InferenceEngine:
         from vllm.engine.arg_utils import AsyncEngineArgs
         from vllm.v1.engine.async_llm import AsyncLLM
 
-        arguments: dict[str, Any] = dict(
-            model=settings.model_path,
-            dtype=settings.dtype,
-            max_model_len=settings.max_model_len,
-            max_num_seqs=settings.max_num_seqs,
-            enforce_eager=settings.enforce_eager,
-            enable_prefix_caching=True,
-            logprobs_mode="processed_logprobs",
-            seed=settings.seed,
-            trust_remote_code=False,
-            disable_log_stats=False,
-            weight_transfer_config=WeightTransferConfig(backend=settings.transfer_backend),
-            worker_extension_cls="rl_cluster.inference.shared_memory_transfer.WorkerExtension",
-            tensor_parallel_size=settings.tensor_parallel_size,
-        )
+        arguments: dict[str, Any] = {
+            "model": settings.model_path,
+            "dtype": settings.dtype,
+            "max_model_len": settings.max_model_len,
+            "max_num_seqs": settings.max_num_seqs,
+            "enforce_eager": settings.enforce_eager,
+            "enable_prefix_caching": True,
+            "logprobs_mode": "processed_logprobs",
+            "seed": settings.seed,
+            "trust_remote_code": False,
+            "disable_log_stats": False,
+            "weight_transfer_config": WeightTransferConfig(backend=settings.transfer_backend),
+            "worker_extension_cls": "rl_cluster.inference.shared_memory_transfer.WorkerExtension",
+            "tensor_parallel_size": settings.tensor_parallel_size,
+        }
         if settings.device != "cpu":
             arguments["gpu_memory_utilization"] = settings.gpu_memory_utilization
 
@@ -108,7 +108,9 @@ class InferenceEngine:
             engine = cls(settings=settings, llm=llm)
             await asyncio.wait_for(engine._set_version(0), deadline_s)
         except TimeoutError as error:
-            raise DeadlineError(f"The engine for {settings.model_path} was not ready within {deadline_s:.0f} s.") from error
+            raise DeadlineError(
+                f"The engine for {settings.model_path} was not ready within {deadline_s:.0f} s."
+            ) from error
         except (RuntimeError, ValueError) as error:
             raise EngineError(f"vLLM could not start {settings.model_path}: {error}") from error
         if settings.transfer_backend == "rl_cluster_shared_memory":
@@ -174,7 +176,9 @@ class InferenceEngine:
             final = output
         if final is None or final.prompt_logprobs is None:
             raise EngineError("vLLM gave no log-probs for the probe sequence.")
-        return [float(entry[token].logprob) for token, entry in zip(token_ids[1:], final.prompt_logprobs[1:], strict=True)]
+        return [
+            float(entry[token].logprob) for token, entry in zip(token_ids[1:], final.prompt_logprobs[1:], strict=True)
+        ]
 
     async def update(self, weights: WeightVersion, path: str, deadline_s: float = 120.0) -> None:
         """Loads `weights` from the snapshot at `path` on this host while requests stay in flight.
@@ -216,7 +220,9 @@ class InferenceEngine:
         await self.llm.resume_generation()
         self.version = weights.version
         if weights.probe is not None:
-            gap = verify_probe(weights.probe, await self.score(list(weights.probe.token_ids)), self.settings.probe_tolerance)
+            gap = verify_probe(
+                weights.probe, await self.score(list(weights.probe.token_ids)), self.settings.probe_tolerance
+            )
             self.counters.max_probe_gap = max(self.counters.max_probe_gap, gap)
         self.counters.updates += 1
         self.counters.pause_s += loaded - started
@@ -252,9 +258,7 @@ class InferenceEngine:
             queue_s = max(0.0, stats.scheduled_ts - stats.queued_ts)
             prefill_s = max(0.0, stats.first_token_ts - stats.scheduled_ts)
             decode_s = max(0.0, stats.last_token_ts - stats.first_token_ts)
-        return Sample(
-            token_ids, logprobs, versions, str(completion.finish_reason), queue_s, prefill_s, decode_s, mixed
-        )
+        return Sample(token_ids, logprobs, versions, str(completion.finish_reason), queue_s, prefill_s, decode_s, mixed)
 
     async def _set_version(self, version: int) -> None:
         await self.llm.update_weight_version(str(version))

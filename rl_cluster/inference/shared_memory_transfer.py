@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 from safetensors import safe_open
@@ -62,7 +63,9 @@ class SharedMemoryWeightTransferEngine(WeightTransferEngine[SharedMemoryInitInfo
             names = list(snapshot.keys())
             missing = sorted(set(update_info.digests) - set(names))
             if missing:
-                raise DigestMismatchError(f"The snapshot {update_info.path} lacks tensor {missing[0]}; restart the engine.")
+                raise DigestMismatchError(
+                    f"The snapshot {update_info.path} lacks tensor {missing[0]}; restart the engine."
+                )
             for name in names:
                 verify_digest(name, snapshot.get_tensor(name), update_info.digests)
 
@@ -70,7 +73,8 @@ class SharedMemoryWeightTransferEngine(WeightTransferEngine[SharedMemoryInitInfo
                 for name in names:
                     yield name, snapshot.get_tensor(name)
 
-            self.model.load_weights(tensors())
+            model: Any = self.model
+            model.load_weights(tensors())
 
     def finish_weight_update(self) -> None:
         finalize_layerwise_reload(self.model, self.model_config)
@@ -82,9 +86,11 @@ class SharedMemoryWeightTransferEngine(WeightTransferEngine[SharedMemoryInitInfo
 
 def _repack_tied_heads(model: torch.nn.Module) -> None:
     """A head tied to the embedding keeps its own packed copy on CPU, which a reload of the embedding leaves stale."""
-    embeddings = {m.weight.data_ptr() for m in model.modules() if type(m) is VocabParallelEmbedding}
-    for module in model.modules():
-        if isinstance(module, ParallelLMHead) and module.weight.data_ptr() in embeddings:
+    modules: list[Any] = list(model.modules())
+    embeddings = {m.weight.data_ptr() for m in modules if type(m) is VocabParallelEmbedding}
+    heads: list[Any] = [m for m in modules if isinstance(m, ParallelLMHead)]
+    for module in heads:
+        if module.weight.data_ptr() in embeddings:
             module.quant_method.process_weights_after_loading(module)
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Iterator
+from typing import Any
 
 import torch
 from torch import nn
@@ -38,7 +39,7 @@ def hugging_face_name(name: str) -> str:
     return name.replace(".base_layer.", ".")
 
 
-def _adapter_owner(model: nn.Module, module_name: str) -> nn.Module | None:
+def _adapter_owner(model: nn.Module, module_name: str) -> Any:
     """The peft layer that wraps `module_name`, when that is its base layer."""
     if not module_name.endswith(".base_layer"):
         return None

@@ -10,6 +10,7 @@ Suffixes: B rows, L padded suffix length, P shared prefix length, S selected pos
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import torch
@@ -91,7 +92,7 @@ def empty_inputs() -> PolicyInputs:
 class PolicyModule(nn.Module):
     """Wraps a Hugging Face causal language model; `forward` gives log-probs and entropies [S], float32."""
 
-    def __init__(self, model: nn.Module, temperature: float = 1.0) -> None:
+    def __init__(self, model: Any, temperature: float = 1.0) -> None:
         super().__init__()
         self.model = model
         self.temperature = temperature
@@ -105,7 +106,8 @@ class PolicyModule(nn.Module):
         if len(inputs.prefix_ids):
             cache = DynamicCache(config=body.config)
             body(input_ids=inputs.prefix_ids[None], past_key_values=cache, use_cache=True)
-            for layer in cache.layers:
+            layers: list[Any] = cache.layers
+            for layer in layers:
                 layer.keys = layer.keys.expand(rows, -1, -1, -1)
                 layer.values = layer.values.expand(rows, -1, -1, -1)
         # Padding stands on the right and attention is causal, so no real token ever attends to it.
@@ -126,15 +128,17 @@ class PolicyModule(nn.Module):
             entropies.append(entropy)
         return torch.cat(logprobs), torch.cat(entropies)
 
-    def _body(self) -> nn.Module:
-        inner = self.model.get_base_model() if hasattr(self.model, "peft_config") else self.model
+    def _body(self) -> Any:
+        inner: Any = self.model.get_base_model() if hasattr(self.model, "peft_config") else self.model
         return inner.get_decoder() if hasattr(inner, "get_decoder") else inner.model
 
-    def _head(self) -> nn.Module:
+    def _head(self) -> Any:
         return self.model.get_output_embeddings()
 
 
-def _project(head: nn.Module, hidden_SD: torch.Tensor, target_ids: torch.Tensor, temperature: float):
+def _project(
+    head: Any, hidden_SD: torch.Tensor, target_ids: torch.Tensor, temperature: float
+) -> tuple[torch.Tensor, torch.Tensor]:
     logits_SV = head(hidden_SD).float()
     if temperature != 1.0:
         logits_SV = logits_SV / temperature

@@ -84,12 +84,13 @@ class LearnerRank:
             weight_decay=settings.weight_decay,
             fused=True,
         )
+        parameters: Any = trainable  # annotated as a module by DeepSpeed, documented as parameters
         self.engine, *_ = deepspeed.initialize(
-            model=policy, model_parameters=trainable, optimizer=optimizer, config=self._deepspeed_config()
+            model=policy, model_parameters=parameters, optimizer=optimizer, config=self._deepspeed_config()
         )
         self.engine.train()
 
-    def _load_model(self) -> torch.nn.Module:
+    def _load_model(self) -> Any:
         from transformers import AutoModelForCausalLM, AutoTokenizer
 
         settings = self.settings

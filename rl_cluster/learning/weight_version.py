@@ -7,7 +7,7 @@ from the learner's tensors (not from the file), and a probe: a fixed sequence wi
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from blake3 import blake3
 
@@ -43,7 +43,8 @@ def tensor_digest(tensor: torch.Tensor) -> str:
 
     flat = tensor.detach().contiguous().cpu().reshape(-1)
     hasher = blake3(f"{tensor.dtype}{list(tensor.shape)}".encode(), max_threads=1)
-    hasher.update(flat.view(torch.uint8).numpy())
+    data: Any = flat.view(torch.uint8).numpy()
+    hasher.update(data)
     return hasher.hexdigest(length=16)
 
 

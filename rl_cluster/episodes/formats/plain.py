@@ -1,8 +1,8 @@
 """The plain format, for models whose chat template knows no tools: one line a call, one line an answer.
 
-    bm25_search: words to find
-    vector_search(8): a description, eight results
-    answer: d12 d7 d33
+bm25_search: words to find
+vector_search(8): a description, eight results
+answer: d12 d7 d33
 """
 
 from __future__ import annotations
@@ -35,7 +35,9 @@ class Format:
             name, count, query = match.groups()
             if name not in names:
                 if name.endswith("_search"):
-                    calls.append(ToolCall(name, {}, f"there is no tool {name[:40]!r}; use {' or '.join(sorted(names))}"))
+                    calls.append(
+                        ToolCall(name, {}, f"there is no tool {name[:40]!r}; use {' or '.join(sorted(names))}")
+                    )
                 continue
             arguments: dict[str, object] = {"query": query}
             if count:

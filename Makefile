@@ -1,0 +1,60 @@
+# make train: set up, start a local Ray head if none runs, submit the quickstart job, follow it.
+# make test:  set up and run all tests. Both do the set-up themselves, and at no cost when it is done.
+SHELL := /bin/bash
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+STAMP := $(VENV)/.installed
+RUN ?= quickstart-$(shell date +%Y%m%d-%H%M%S)
+ARGS ?=
+# A folder of wheels that holds the CPU build of torch is preferred; elsewhere uv takes it from PyTorch's own index.
+TORCH := $(if $(wildcard $(PIP_FIND_LINKS)/torch-*cpu*.whl),,--torch-backend cpu)
+UV := UV_FIND_LINKS="$(PIP_FIND_LINKS)" $(BIN)/uv pip
+
+.PHONY: train search-cpu test test-unit lint format ui clean setup
+
+train: setup
+	$(BIN)/python -m rl_cluster.launch experiment=quickstart run_name=$(RUN) $(ARGS)
+
+search-cpu: setup
+	$(BIN)/python -m rl_cluster.launch experiment=search_cpu $(ARGS)
+	mkdir -p benchmarks/results/search_cpu
+	cp $(HOME)/rl_cluster/search_cpu/report.json benchmarks/results/search_cpu/report.json
+
+test: setup
+	$(BIN)/python -m pytest tests/unit -m "not slow"
+	$(BIN)/python -m pytest tests -m "slow or cluster"
+
+test-unit: setup
+	$(BIN)/python -m pytest tests/unit -m "not slow"
+
+lint: setup
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/pyright
+
+format: setup
+	$(BIN)/ruff check --fix .
+	$(BIN)/ruff format .
+
+ui: setup
+	$(BIN)/mlflow ui --host 127.0.0.1 --backend-store-uri sqlite:///$(HOME)/rl_cluster/mlflow.db
+
+setup: $(STAMP)
+
+$(STAMP): requirements-cpu.lock overrides.txt
+	$(PYTHON) -m venv $(VENV)
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check uv==0.13.9
+	$(UV) install --quiet --python $(BIN)/python $(TORCH) --overrides overrides.txt -r requirements-cpu.lock
+	$(BIN)/python -m rl_cluster.models.source
+	touch $(STAMP)
+
+# Pins everything again after a change of pyproject.toml.
+lock:
+	$(UV) compile --quiet --python $(BIN)/python $(TORCH) \
+	  --no-header --no-annotate --no-emit-index-url --no-emit-find-links \
+	  --overrides overrides.txt --extra cpu --extra test pyproject.toml -o requirements-cpu.lock
+
+clean:
+	rm -rf $(VENV) .pytest_cache .ruff_cache .hypothesis outputs
+	find . -name __pycache__ -type d -prune -exec rm -rf {} +

@@ -1,0 +1,490 @@
+"""`Coordinator`: runs one job from its data to its report.
+
+Stages: prepare (index, search service, learner), warm-up, evaluation of the start, asynchronous RL, evaluation of the
+end, control arm (where asked for), report. Rollouts and training go on at the same time; the ledger, the staleness
+policy and the buffer say what may start and what may be trained, this actor only carries messages between them.
+
+Invariants: a group is marked trained only after its step is complete; a checkpoint holds learner, ledger and history of
+one moment; whatever ends the run, its actors and its search application are gone afterwards.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import ray
+from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
+
+from actors.learner import LearnerGroup
+from actors.remote import actor, value_of
+from actors.rollout_pool import RolloutPool
+from actors.run_parts import (
+    RunData,
+    episode_limits,
+    learner_settings,
+    prepare_search,
+    supervised_settings,
+    update_settings,
+    worker_options,
+    worker_settings,
+)
+from actors.search_service import ServeSearchClient, stop_search
+from actors.trajectory_buffer import TrajectoryBuffer
+from actors.warmup import demonstration_rows
+from actors.weight_sync import WeightSync
+from rl_cluster.algorithms.types import AdvantageSettings
+from rl_cluster.config import Config
+from rl_cluster.datasets.task import Task
+from rl_cluster.episodes.episode import EpisodeLimits
+from rl_cluster.episodes.trajectory import Trajectory
+from rl_cluster.errors import DropReason, SamplerDriftError
+from rl_cluster.evaluation.records import record_of
+from rl_cluster.evaluation.summary import EpisodeRecord
+from rl_cluster.learning.batch import build_step_batch
+from rl_cluster.learning.checkpoint import (
+    checkpoint_folder,
+    checkpoint_steps,
+    commit_checkpoint,
+    partial_folder,
+    read_state,
+)
+from rl_cluster.learning.model_card import write_model_card
+from rl_cluster.scheduling.ledger import TaskLedger
+from rl_cluster.scheduling.staleness import StalenessPolicy
+from rl_cluster.scheduling.worker_health import HealthPolicy
+from rl_cluster.tracking.report import RunReport
+from rl_cluster.tracking.run_tracker import RunTracker, Status
+
+POLL_S = 1.0
+CLOSE_TIMEOUT_S = 10.0
+
+
+@actor(num_cpus=0, max_concurrency=20)
+class Coordinator:
+    """One per job. `run` does everything; `events` is what a terminal shows; `stop` ends the run cleanly."""
+
+    def __init__(self, config: Config) -> None:
+        self.config = config
+        self.output = Path(config.output_dir)
+        self.checkpoints = self.output / "checkpoints"
+        self.log: list[dict[str, Any]] = []
+        self.completed_steps = 0
+        self.sequence = 0
+        self.history: list[dict[str, float]] = []
+        self.best: dict[str, float] = {}
+        self.rl_seconds = 0.0
+        self.in_flight: dict[str, int] = {}
+        self.group_tasks: set[asyncio.Task[None]] = set()
+        self.wake = asyncio.Event()
+        self.pool: RolloutPool | None = None
+        self.running: asyncio.Task[Any] | None = None
+        self.marks = {"time": time.monotonic(), "worker_busy": 0.0, "learner_busy": 0.0}
+
+    async def events(self, since: int) -> list[dict[str, Any]]:
+        """What happened after event number `since`."""
+        return self.log[since:]
+
+    async def result_table(self) -> Any:
+        """The final tables, as rich renders them."""
+        return self.report.table()
+
+    async def stop(self) -> None:
+        """Cancels `run`, which then cleans up after itself."""
+        if self.running is not None:
+            self.running.cancel()
+
+    async def run(self) -> dict[str, Any]:
+        """The whole job; returns the report as JSON."""
+        self.running = asyncio.ensure_future(self._run())
+        return await self.running
+
+    async def _run(self) -> dict[str, Any]:
+        self.tracker = RunTracker(self.config, self.output)
+        self.report = RunReport(self.config, self.output)
+        status: Status = "FAILED"
+        try:
+            await self._prepare()
+            await self._train_and_evaluate()
+            status = "FINISHED"
+            return self.report.as_json()
+        except asyncio.CancelledError:
+            status = "KILLED"
+            raise
+        finally:
+            await self._close(status)
+
+    async def _prepare(self) -> None:
+        config = self.config
+        self.say("preparing documents and index")
+        self.data: RunData
+        self.data = await asyncio.wait_for(prepare_search(config), config.search.start_timeout_s * 4)
+        self.say(
+            f"search service is up: {self.data.num_documents} documents, index {self.data.index_id[:12]}, "
+            f"http://127.0.0.1:{config.search.port}/{self.data.search_app}/v1/search"
+        )
+        self.client = ServeSearchClient(self.data.search_app, config.search.timeout_s)
+        learner = config.learner
+        options = {"num_cpus": learner.cpus_per_rank, "num_gpus": learner.gpus_per_rank}
+        self.learner = await LearnerGroup.start(
+            learner_settings(config, self.data.model_path), learner.num_ranks, options, learner.start_timeout_s
+        )
+        strategy = NodeAffinitySchedulingStrategy(self.learner.node_id, soft=False)
+        self.sync = WeightSync.options(scheduling_strategy=strategy).remote()
+        policy = StalenessPolicy(config.staleness.max_steps_off_policy, config.training.global_batch_size)
+        self.policy = policy
+        self.buffer = TrajectoryBuffer.remote(str(self.output / "journal.bin"), policy)
+        self.limits = episode_limits(config, config.rollout.temperature)
+
+    async def _train_and_evaluate(self) -> None:
+        config = self.config
+        await self._restore_or_warm_up()
+        await self._publish()
+        await self._start_workers()
+        if config.evaluation.test_at_start:
+            await self._evaluate_test("before")
+        if config.training.val_at_start and not self.history:
+            await self._validate()
+        started = time.monotonic()
+        await self._train()
+        self.rl_seconds += time.monotonic() - started
+        if config.evaluation.test_at_end:
+            await self._evaluate_test("after")
+        await self._save_final()
+        if config.evaluation.control:
+            await self._control_arm()
+        self.report.finish(self.ledger.summary(), self.history, self.rl_seconds)
+        self.tracker.log_report(self.report)
+
+    async def _restore_or_warm_up(self) -> None:
+        config, training = self.config, self.config.training
+        task_ids = [task.task_id for task in self.data.train]
+        steps = checkpoint_steps(self.checkpoints) if config.resume == "auto" else []
+        if steps:
+            folder = checkpoint_folder(self.checkpoints, steps[-1])
+            state = read_state(folder)
+            self.ledger = TaskLedger.from_state_dict(state["ledger"], task_ids, training.max_epochs)
+            await self.learner.call("load", training.step_timeout_s, str(folder))
+            self.completed_steps, self.history = state["completed_steps"], state["history"]
+            self.best, self.rl_seconds = state["best"], state["rl_seconds"]
+            kept = await self.buffer.restore.remote(self.ledger.returned_ids(), self.completed_steps)
+            for ticket in self.ledger.claim(kept):
+                self.ledger.finish(ticket.group_id)
+            self.say(f"resumed at step {self.completed_steps} from {folder}; {len(kept)} finished groups kept")
+            return
+        self.ledger = TaskLedger(task_ids, config.seed, training.max_epochs)
+        if config.warmup.enabled and config.warmup.steps:
+            rows = await self._demonstrations()
+            await self._supervised(rows, config.warmup.steps, None, "warm-up")
+            await self.learner.call("reset_optimizer", training.step_timeout_s)
+        await self._checkpoint()
+
+    async def _demonstrations(self) -> list[list[Any]]:
+        tasks = self.data.train[: self.config.warmup.demonstrations]
+        self.say(f"writing {len(tasks)} demonstrations")
+        return await demonstration_rows(self.config, self.data.model_path, tasks, self.client)
+
+    async def _supervised(self, rows: list[list[Any]], steps: int | None, seconds: float | None, name: str) -> int:
+        """Clones on demonstrations for a number of steps or for a wall time; returns the steps made."""
+        config = self.config
+        await self.learner.call("begin_supervised", config.training.step_timeout_s, config.warmup.learning_rate)
+        size, made, started = config.warmup.batch_size, 0, time.monotonic()
+        update = supervised_settings(config)
+        while (steps is None or made < steps) and (seconds is None or time.monotonic() - started < seconds):
+            first = made * size
+            batch = [row for i in range(size) for row in rows[(first + i) % len(rows)]]
+            metrics = await self.learner.update(batch, update, config.training.step_timeout_s, supervised=True)
+            made += 1
+            self.tracker.log_metrics({f"{name}/{key}": value for key, value in metrics.items()}, made)
+            self.emit("supervised", stage=name, step=made, of=steps, loss=metrics["learner/loss"])
+        return made
+
+    async def _publish(self) -> None:
+        config = self.config
+        self.sequence += 1
+        name = f"{self.data.run_id}-{self.sequence:06d}.safetensors"
+        path = str(Path(config.weight_sync.folder) / name)
+        weights = await self.learner.publish(path, self.data.probe_ids, config.weight_sync.timeout_s)
+        await self.sync.publish.remote(weights)
+
+    async def _start_workers(self) -> None:
+        config = self.config
+        self.say(f"starting {config.rollout.num_workers} rollout worker(s)")
+        health = HealthPolicy(
+            start_deadline_s=config.rollout.start_timeout_s,
+            sync_deadline_s=config.weight_sync.timeout_s,
+            suspect_after_s=60.0,
+            dead_after_s=120.0,
+            max_restarts=config.rollout.max_restarts,
+        )
+        self.pool = RolloutPool(
+            worker_settings(config, self.data),
+            config.rollout.num_workers,
+            config.rollout.rollout_max_concurrency,
+            worker_options(config),
+            self.sync,
+            health,
+            self.say,
+        )
+        await self.pool.start()
+        self.say("rollout workers are ready")
+
+    # -- asynchronous training -----------------------------------------------------------------------------------------
+
+    async def _train(self) -> None:
+        training = self.config.training
+        self._mark()
+        generating = asyncio.create_task(self._generate())
+        try:
+            while self.completed_steps < training.max_steps:
+                groups = await self._next_groups(generating)
+                if groups is None:
+                    self.say("all epochs are trained")
+                    break
+                await self._step(groups)
+                if training.val_every and self.completed_steps % training.val_every == 0:
+                    await self._validate()
+                if training.save_every and self.completed_steps % training.save_every == 0:
+                    await self._checkpoint()
+        finally:
+            generating.cancel()
+            for task in list(self.group_tasks):
+                task.cancel()
+            await asyncio.gather(generating, *self.group_tasks, return_exceptions=True)
+        if not training.save_every or self.completed_steps % training.save_every:
+            await self._checkpoint()
+
+    async def _generate(self) -> None:
+        """Starts groups as fast as the staleness bound and the workers allow."""
+        assert self.pool is not None
+        size = self.config.training.group_size
+        while True:
+            self.wake.clear()
+            last_useful = self.config.training.max_steps * self.config.training.global_batch_size
+            synced = self.pool.oldest_version()
+            if synced is not None:
+                open_groups = self.ledger.num_open
+                useful = last_useful - self.completed_steps * self.config.training.global_batch_size - open_groups
+                allowed = self.policy.admissible(self.completed_steps, open_groups, min(synced, self.completed_steps))
+                for ticket in self.ledger.take(min(allowed, self.pool.room(size), max(0, useful))):
+                    self.in_flight[ticket.group_id] = min(synced, self.completed_steps)
+                    task = asyncio.create_task(self._play(ticket.group_id, self.data.train_by_id[ticket.task_id]))
+                    self.group_tasks.add(task)
+                    task.add_done_callback(self.group_tasks.discard)
+                    await asyncio.sleep(0)  # lets the pool count the group before the next is considered
+            try:
+                await asyncio.wait_for(self.wake.wait(), POLL_S)
+            except TimeoutError:
+                await self.pool.refresh()
+
+    async def _play(self, group_id: str, task: Task) -> None:
+        assert self.pool is not None
+        try:
+            group = await self.pool.run_group(group_id, task, self.config.training.group_size, self.limits)
+            usable = [trajectory for trajectory in group if not trajectory.outcome.is_infrastructure_failure]
+            lost = [trajectory.outcome.value for trajectory in group if trajectory.outcome.is_infrastructure_failure]
+            for outcome in lost:
+                self.tracker.count(f"infrastructure/{outcome}")
+            if len(usable) < 2 or not any(trajectory.num_sampled for trajectory in usable):
+                self.ledger.drop(group_id, DropReason.INFRASTRUCTURE)
+                self.say(f"group {group_id} is dropped: {', '.join(sorted(set(lost)))}: {group[0].error}")
+            else:
+                await self.buffer.put.remote(group_id, usable)
+                self.ledger.finish(group_id)
+        finally:
+            self.in_flight.pop(group_id, None)
+            self.wake.set()
+
+    async def _next_groups(self, generating: asyncio.Task[None]) -> dict[str, list[Trajectory]] | None:
+        """The groups of the next step; None when there will be no more."""
+        training, policy = self.config.training, self.policy
+        started = time.monotonic()
+        while True:
+            if generating.done():
+                generating.result()
+            for group_id, age in (await self.buffer.sweep.remote(self.completed_steps)).items():
+                self.ledger.drop(group_id, DropReason.STALE)
+                self.say(f"group {group_id} is dropped: age {age} is over staleness.max_steps_off_policy")
+            last_chance = self.completed_steps - policy.max_steps_off_policy
+            urgent = [group_id for group_id, version in self.in_flight.items() if version <= last_chance]
+            patient = time.monotonic() - started < training.straggler_timeout_s
+            ready = await self.buffer.size.remote()
+            finished = not self.in_flight and self._nothing_left()
+            count = min(training.global_batch_size, ready) if finished else training.global_batch_size
+            if finished and not ready:
+                return None
+            if ready >= count and not (urgent and patient):
+                return await self.buffer.take.remote(count, self.completed_steps)
+            await asyncio.sleep(0.2)
+
+    def _nothing_left(self) -> bool:
+        return self.ledger.summary()["pending"] == 0
+
+    async def _step(self, groups: dict[str, list[Trajectory]]) -> None:
+        config = self.config
+        started = time.monotonic()
+        advantage = config.algorithm.advantage
+        batch = build_step_batch(
+            groups, advantage.name, AdvantageSettings(normalize_std=advantage.normalize_std), self.completed_steps
+        )
+        update = await self.learner.update(batch.rows, update_settings(config), config.training.step_timeout_s)
+        self._check_drift(update)
+        self.completed_steps += 1
+        for group_id in groups:
+            self.ledger.train(group_id, self.completed_steps)
+        await self._publish()
+        metrics = {**batch.metrics, **update, **(await self._system_metrics(started))}
+        self.history.append({"step": self.completed_steps, **metrics})
+        self.tracker.log_metrics(metrics, self.completed_steps)
+        self.tracker.log_traces([t for group in groups.values() for t in group], self.completed_steps)
+        self.emit("step", step=self.completed_steps, of=config.training.max_steps, metrics=metrics)
+        self.wake.set()
+
+    def _check_drift(self, update: dict[str, float]) -> None:
+        gap, tokens = update["learner/own_version_gap_mean"], update["learner/own_version_tokens"]
+        if tokens and gap > self.config.learner.drift_alarm:
+            raise SamplerDriftError(
+                f"On {tokens:.0f} tokens sampled by the learner's own version, sampler and learner differ by {gap:.3f} on "
+                f"average (learner.drift_alarm={self.config.learner.drift_alarm}); the sampler does not run these weights."
+            )
+
+    async def _system_metrics(self, step_started: float) -> dict[str, float]:
+        assert self.pool is not None
+        await self.pool.refresh()
+        now = time.monotonic()
+        elapsed = max(1e-6, now - self.marks["time"])
+        worker_busy, learner_busy = self.pool.total("busy_s"), self.learner.busy_s
+        workers = len(self.pool.workers)
+        metrics = {
+            "system/worker_idle": 1.0 - min(1.0, (worker_busy - self.marks["worker_busy"]) / (elapsed * workers)),
+            "system/learner_idle": 1.0 - min(1.0, (learner_busy - self.marks["learner_busy"]) / elapsed),
+            "system/buffered_groups": float(await self.buffer.size.remote()),
+            "system/in_flight_groups": float(len(self.in_flight)),
+            "system/in_flight_episodes": float(self.pool.under_way),
+            "system/mixed_cache_tokens": self.pool.total("mixed_cache_tokens"),
+            "system/sync_pause_s": self.pool.total("pause_s"),
+            "system/max_probe_gap": max(
+                (w.statistics.get("max_probe_gap", 0.0) for w in self.pool.workers), default=0.0
+            ),
+            "timing_s/step": elapsed,
+            "timing_s/training": now - step_started,
+        }
+        for reason, count in self.ledger.summary()["dropped_by_reason"].items():
+            metrics[f"staleness/dropped/{reason}"] = float(count)
+        self.marks = {"time": now, "worker_busy": worker_busy, "learner_busy": learner_busy}
+        return metrics
+
+    def _mark(self) -> None:
+        assert self.pool is not None
+        self.marks = {
+            "time": time.monotonic(),
+            "worker_busy": self.pool.total("busy_s"),
+            "learner_busy": self.learner.busy_s,
+        }
+
+    # -- evaluation, checkpoints, end ----------------------------------------------------------------------------------
+
+    async def _evaluate(
+        self, tasks: Sequence[Task], temperature: float
+    ) -> tuple[list[EpisodeRecord], list[Trajectory]]:
+        """One episode per task under the newest weights of every worker."""
+        assert self.pool is not None
+        behind = await self.sync.wait_acknowledged.remote(self.sequence, self.config.weight_sync.timeout_s)
+        if behind:
+            self.say(f"evaluating while {', '.join(behind)} still load the newest weights")
+        limits: EpisodeLimits = episode_limits(self.config, temperature)
+        groups = await asyncio.gather(
+            *(self.pool.run_group(f"evaluation:{task.task_id}", task, 1, limits) for task in tasks)
+        )
+        trajectories = [group[0] for group in groups]
+        datasets = {task.task_id: task.dataset for task in tasks}
+        return [record_of(t, datasets[t.task_id]) for t in trajectories], trajectories
+
+    async def _validate(self) -> None:
+        started = time.monotonic()
+        records, _ = await self._evaluate(self.data.validation, self.config.evaluation.validation_temperature)
+        metrics = self.report.validation_metrics(records, self.completed_steps)
+        metrics["timing_s/eval"] = time.monotonic() - started
+        self.tracker.log_metrics(metrics, self.completed_steps)
+        self.emit("validation", step=self.completed_steps, metrics=metrics)
+        score = metrics["val/ndcg@10"]
+        if not self.best or score > self.best["ndcg@10"]:
+            self.best = {"step": float(self.completed_steps), "ndcg@10": score}
+            await self._save_model("best")
+
+    async def _evaluate_test(self, name: str) -> None:
+        if self.report.restore(name, self.completed_steps):
+            self.say(f"evaluation {name!r} is kept from before")
+            return
+        for temperature in self.config.evaluation.temperatures:
+            started = time.monotonic()
+            records, trajectories = await self._evaluate(self.data.test, temperature)
+            summary = self.report.add(name, temperature, records, self.completed_steps)
+            self.tracker.log_metrics(self.report.metrics(name, temperature), self.completed_steps)
+            self.tracker.log_traces(trajectories, self.completed_steps)
+            seconds = time.monotonic() - started
+            self.emit("evaluation", name=name, temperature=temperature, summary=summary, seconds=seconds)
+
+    async def _checkpoint(self) -> None:
+        started = time.monotonic()
+        folder = partial_folder(self.checkpoints, self.completed_steps)
+        await self.learner.call("save", self.config.training.step_timeout_s, str(folder))
+        state = {
+            "completed_steps": self.completed_steps,
+            "ledger": self.ledger.state_dict(),
+            "history": self.history,
+            "best": self.best,
+            "rl_seconds": self.rl_seconds,
+            "config": self.config.model_dump(mode="json"),
+        }
+        keep = self.config.training.keep_checkpoints
+        commit_checkpoint(self.checkpoints, self.completed_steps, state, keep, protect=(0,))
+        await self.buffer.checkpointed.remote()
+        seconds = time.monotonic() - started
+        self.tracker.log_metrics({"timing_s/save_checkpoint": seconds}, self.completed_steps)
+        self.say(f"checkpoint of step {self.completed_steps} saved in {seconds:.1f} s")
+
+    async def _save_model(self, name: str) -> None:
+        folder = self.output / name
+        folder.mkdir(parents=True, exist_ok=True)
+        await self.learner.call("save_hugging_face", self.config.training.step_timeout_s, str(folder))
+        write_model_card(folder, self.config, self.completed_steps, self.report.as_json())
+
+    async def _save_final(self) -> None:
+        await self._save_model("final")
+        self.say(f"the model is saved in {self.output / 'final'}")
+
+    async def _control_arm(self) -> None:
+        """Clones on the demonstrations for as long as RL took, from where RL started, and evaluates that."""
+        if self.report.restore("control", 0):
+            return
+        folder = checkpoint_folder(self.checkpoints, 0)
+        await self.learner.call("load", self.config.training.step_timeout_s, str(folder))
+        rows = await self._demonstrations()
+        self.say(f"control arm: cloning for {self.rl_seconds:.0f} s")
+        made = await self._supervised(rows, None, self.rl_seconds, "control")
+        self.say(f"control arm: {made} steps")
+        await self._publish()
+        await self._evaluate_test("control")
+
+    async def _close(self, status: Status) -> None:
+        self.tracker.finish(status)
+        if self.pool is not None:
+            await self.pool.close(CLOSE_TIMEOUT_S)
+        if hasattr(self, "learner"):
+            for rank in self.learner.ranks:
+                ray.kill(rank, no_restart=True)
+        if hasattr(self, "sync"):
+            await asyncio.wait({asyncio.ensure_future(value_of(self.sync.close.remote()))}, timeout=CLOSE_TIMEOUT_S)
+        if hasattr(self, "data"):
+            await asyncio.to_thread(stop_search, self.data.search_app)
+
+    def emit(self, kind: str, **fields: Any) -> None:
+        """Adds an event for whoever watches."""
+        self.log.append({"kind": kind, "time": time.time(), **fields})
+
+    def say(self, text: str) -> None:
+        self.emit("message", text=text)

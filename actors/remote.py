@@ -1,0 +1,21 @@
+"""Two small things that every actor file needs of Ray."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import ray
+
+Handle = Any
+"""A handle of a Ray actor."""
+
+
+def actor(**options: Any) -> Callable[[type], Any]:
+    """`ray.remote(**options)` for classes; typed as Any, since Ray's own stubs know neither all options nor handles."""
+    return ray.remote(**options)
+
+
+async def value_of(reference: Any) -> Any:
+    """Awaits a reference as a coroutine, which asyncio can wrap in a task, wait for and cancel."""
+    return await reference

@@ -1,0 +1,242 @@
+"""`RolloutPool`: all rollout workers of a run, as the coordinator sees them.
+
+Invariants: at most `rollout_max_concurrency` episodes are under way over all workers; a worker serves only after it has
+loaded and proved the newest weights; a dead worker's groups are played again by another one, up to the retry limit, and
+then come back as `worker_lost`.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any
+
+import ray
+from ray.exceptions import RayActorError, RayError
+
+from actors.remote import Handle, value_of
+from actors.rollout_worker import RolloutWorker, WorkerSettings
+from rl_cluster.datasets.task import Task
+from rl_cluster.episodes.episode import EpisodeLimits
+from rl_cluster.episodes.trajectory import Trajectory
+from rl_cluster.errors import ClusterError, DeadlineError, EngineError, Outcome, WeightSyncError
+from rl_cluster.scheduling.worker_health import HealthPolicy, WorkerHealth, WorkerState
+
+MONITOR_INTERVAL_S = 5.0
+
+
+@dataclass
+class _Worker:
+    worker_id: str
+    health: WorkerHealth
+    actor: Handle | None = None
+    under_way: int = 0
+    statistics: dict[str, float] = field(default_factory=dict)
+    past_busy_s: float = 0.0
+
+
+class RolloutPool:
+    """Starts, feeds, watches and replaces workers."""
+
+    def __init__(
+        self,
+        settings: WorkerSettings,
+        num_workers: int,
+        max_concurrency: int,
+        options: dict[str, Any],
+        sync: Handle,
+        health: HealthPolicy,
+        on_event: Callable[[str], None],
+    ) -> None:
+        self.settings = settings
+        self.options = options
+        self.sync = sync
+        self.on_event = on_event
+        now = time.monotonic()
+        self.workers = [_Worker(f"worker-{i}", WorkerHealth(f"worker-{i}", health, now)) for i in range(num_workers)]
+        self.max_concurrency = max_concurrency
+        self.under_way = 0
+        self.changed = asyncio.Condition()
+        self.tasks: list[asyncio.Task[None]] = []
+        self.failure: Exception | None = None
+        self.started_at = now
+
+    async def start(self) -> None:
+        """Starts all workers; each loads the newest publication before it serves. One that fails ends the start."""
+        await asyncio.gather(*(self._start(worker) for worker in self.workers))
+        self.tasks = [asyncio.create_task(self._watch(worker)) for worker in self.workers]
+        self.started_at = time.monotonic()
+
+    async def _start(self, worker: _Worker) -> None:
+        incarnation = worker.health.incarnation
+        actor: Any = RolloutWorker.options(**self.options).remote(worker.worker_id, self.settings, self.sync)
+        worker.actor = actor
+        deadline = self.settings.start_timeout_s
+        try:
+            await asyncio.wait_for(value_of(actor.start.remote()), deadline)
+            worker.health.on_started(time.monotonic(), incarnation)
+            publication = await asyncio.wait_for(value_of(self.sync.wait_newer.remote(0, deadline)), deadline)
+            if publication is None:
+                raise DeadlineError("No weights were published before the workers started.")
+            await asyncio.wait_for(value_of(actor.apply.remote(publication)), deadline)
+        except TimeoutError as error:
+            raise DeadlineError(
+                f"{worker.worker_id} did not start within rollout.start_timeout_s={deadline:.0f} s; is its node alive, and "
+                "does the cluster have the resources that dry_run=true lists?"
+            ) from error
+        worker.health.on_synced(time.monotonic(), incarnation, publication.weights.version)
+
+    async def run_group(self, group_id: str, task: Task, size: int, limits: EpisodeLimits) -> list[Trajectory]:
+        """Plays a group on one worker, whose prefix cache then holds the shared prompt."""
+        for _ in range(self.settings.rollout_max_retries + 1):
+            worker = await self._acquire(size)
+            incarnation = worker.health.incarnation
+            try:
+                assert worker.actor is not None
+                return await value_of(worker.actor.run_group.remote(group_id, task, size, limits))
+            except (RayActorError, EngineError) as error:
+                await self._lost(worker, incarnation, str(error).splitlines()[0])
+            finally:
+                await self._release(worker, size)
+        return [_lost_episode(group_id, task, self.settings.index_id) for _ in range(size)]
+
+    async def _acquire(self, size: int) -> _Worker:
+        async with self.changed:
+            await self.changed.wait_for(lambda: self.failure is not None or self._free_worker(size) is not None)
+            if self.failure is not None:
+                raise self.failure
+            worker = self._free_worker(size)
+            assert worker is not None
+            worker.under_way += size
+            self.under_way += size
+            return worker
+
+    async def _release(self, worker: _Worker, size: int) -> None:
+        async with self.changed:
+            worker.under_way -= size
+            self.under_way -= size
+            self.changed.notify_all()
+
+    def _free_worker(self, size: int) -> _Worker | None:
+        if self.under_way and self.under_way + size > self.max_concurrency:
+            return None
+        ready = [worker for worker in self.workers if worker.health.accepts_work]
+        return min(ready, key=lambda worker: worker.under_way, default=None)
+
+    def room(self, size: int) -> int:
+        """How many groups of `size` could start at once."""
+        if not any(worker.health.accepts_work for worker in self.workers):
+            return 0
+        return max(int(self.under_way == 0), (self.max_concurrency - self.under_way) // size)
+
+    def oldest_version(self) -> int | None:
+        """The oldest weight version among serving workers, as last seen."""
+        versions = [w.health.weight_version for w in self.workers if w.health.accepts_work]
+        known = [version for version in versions if version is not None]
+        return min(known) if known else None
+
+    async def _watch(self, worker: _Worker) -> None:
+        """Follows one worker for good: weights, heartbeats, death and restart."""
+        while True:
+            assert worker.actor is not None
+            incarnation = worker.health.incarnation
+            following = asyncio.ensure_future(value_of(worker.actor.follow_weights.remote()))
+            beating = asyncio.ensure_future(self._heartbeat(worker, incarnation))
+            done, waiting = await asyncio.wait({following, beating}, return_when=asyncio.FIRST_COMPLETED)
+            for task in waiting:
+                task.cancel()
+            reasons = [str(task.exception()).splitlines()[0] for task in done if task.exception() is not None]
+            await self._lost(worker, incarnation, reasons[0] if reasons else worker.health.reason)
+            if not await self._replace(worker):
+                return
+
+    async def _heartbeat(self, worker: _Worker, incarnation: int) -> None:
+        assert worker.actor is not None
+        while worker.health.state is not WorkerState.DEAD:
+            await asyncio.sleep(MONITOR_INTERVAL_S)
+            beat = asyncio.ensure_future(value_of(worker.actor.statistics.remote()))
+            await asyncio.wait({beat}, timeout=MONITOR_INTERVAL_S * 2)
+            if beat.done():
+                worker.statistics = beat.result()
+                worker.health.on_heartbeat(time.monotonic(), incarnation)
+                worker.health.weight_version = int(worker.statistics["version"])
+                async with self.changed:
+                    self.changed.notify_all()
+            else:
+                beat.cancel()
+            worker.health.tick(time.monotonic())
+
+    async def _lost(self, worker: _Worker, incarnation: int, reason: str) -> None:
+        if worker.health.incarnation != incarnation or worker.health.state is WorkerState.DEAD:
+            return
+        worker.health.on_failure(time.monotonic(), incarnation, reason)
+        worker.past_busy_s += worker.statistics.get("busy_s", 0.0)
+        worker.statistics = {}
+        self.on_event(f"{worker.worker_id} is lost: {reason}")
+        await self.sync.unregister.remote(worker.worker_id)
+
+    async def _replace(self, worker: _Worker) -> bool:
+        if worker.actor is not None:
+            ray.kill(worker.actor, no_restart=True)
+        if not worker.health.restart(time.monotonic()):
+            if not any(other.health.accepts_work for other in self.workers):
+                await self._fail(ClusterError(f"{worker.worker_id} failed for good: {worker.health.reason}"))
+            return False
+        self.on_event(f"{worker.worker_id} is started again ({worker.health.restarts_left} restarts left)")
+        try:
+            await self._start(worker)
+        except (RayError, DeadlineError, EngineError, WeightSyncError) as error:
+            worker.health.on_failure(time.monotonic(), worker.health.incarnation, str(error))
+            return await self._replace(worker)
+        async with self.changed:
+            self.changed.notify_all()
+        return True
+
+    async def _fail(self, error: Exception) -> None:
+        async with self.changed:
+            self.failure = error
+            self.changed.notify_all()
+
+    async def refresh(self) -> None:
+        """Asks all serving workers for their statistics now."""
+        for worker in self.workers:
+            if worker.health.accepts_work and worker.actor is not None:
+                beat = asyncio.ensure_future(value_of(worker.actor.statistics.remote()))
+                await asyncio.wait({beat}, timeout=MONITOR_INTERVAL_S)
+                if beat.done() and beat.exception() is None:
+                    worker.statistics = beat.result()
+                    worker.health.weight_version = int(worker.statistics["version"])
+
+    def total(self, name: str) -> float:
+        """A statistic summed over workers."""
+        past = sum(worker.past_busy_s for worker in self.workers) if name == "busy_s" else 0.0
+        return past + sum(worker.statistics.get(name, 0.0) for worker in self.workers)
+
+    async def close(self, timeout_s: float = 10.0) -> None:
+        """Ends all workers, their engines first."""
+        for task in self.tasks:
+            task.cancel()
+        actors = [worker.actor for worker in self.workers if worker.actor is not None]
+        closing = [asyncio.ensure_future(value_of(actor.close.remote())) for actor in actors]
+        if closing:
+            await asyncio.wait(closing, timeout=timeout_s)
+        for task in closing:
+            if task.done():
+                task.exception()
+        for actor in actors:
+            ray.kill(actor, no_restart=True)
+
+
+def _lost_episode(group_id: str, task: Task, index_id: str) -> Trajectory:
+    return Trajectory(
+        trajectory_id=os.urandom(16).hex(),
+        task_id=task.task_id,
+        group_id=group_id,
+        turns=[],
+        outcome=Outcome.WORKER_LOST,
+        index_id=index_id,
+        error="the worker was lost in every try",
+    )

@@ -1,0 +1,229 @@
+"""What a configuration means for each part of a run: the settings of learner, workers and search service."""
+
+from __future__ import annotations
+
+import asyncio
+import re
+from dataclasses import dataclass, field
+from typing import Any
+
+import ray
+
+from actors.remote import value_of
+from actors.rollout_worker import WorkerSettings, worker_environment
+from actors.search_service import start_search
+from rl_cluster.algorithms.losses import get_loss
+from rl_cluster.config import Config
+from rl_cluster.datasets.source import prepare_data
+from rl_cluster.datasets.tables import read_tasks
+from rl_cluster.datasets.task import Task
+from rl_cluster.environments.search import SearchEnvironmentSettings, system_prompt
+from rl_cluster.episodes.episode import EpisodeLimits
+from rl_cluster.episodes.formats import get_format
+from rl_cluster.errors import DataError
+from rl_cluster.inference.engine import EngineSettings
+from rl_cluster.learning.settings import LearnerSettings, LoraSettings, UpdateSettings
+from rl_cluster.models.source import cache_root, resolve_model
+
+PROBE_TOKENS = 48
+SPLITS = ("train", "validation", "test")
+
+
+@dataclass
+class RunData:
+    """Everything a run reads: tasks by split, the index that is served, the model's folder."""
+
+    run_id: str
+    model_path: str
+    search_app: str
+    index_id: str
+    num_documents: int
+    train: list[Task]
+    validation: list[Task]
+    test: list[Task]
+    probe_ids: list[int]
+    train_by_id: dict[str, Task] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        self.train_by_id = {task.task_id: task for task in self.train}
+
+
+def run_id(config: Config) -> str:
+    """The run's name as a part of file names and URLs."""
+    return re.sub(r"[^A-Za-z0-9_-]", "-", config.run_name)
+
+
+async def prepare_search(config: Config) -> RunData:
+    """Reads the tasks, builds or opens the index, and starts the search service."""
+    folder = await asyncio.to_thread(prepare_data, config.data)
+    tasks = {split: read_tasks(folder / "tasks.parquet", split, config.data.name) for split in SPLITS}
+    built = _build_index.options(num_cpus=0).remote(str(folder / "corpus.parquet"), config.search.model_dump())
+    index_folder, index_id, num_documents = await value_of(built)
+    app = f"search-{run_id(config)}"
+    search = config.search
+    await asyncio.to_thread(
+        start_search,
+        index_folder,
+        index_id,
+        app,
+        search.port,
+        search.replicas,
+        search.cpus_per_replica,
+        search.max_ongoing_requests,
+    )
+    model_path = await asyncio.to_thread(resolve_model, config.model.name)
+    limit = config.evaluation.test_limit
+    return RunData(
+        run_id=run_id(config),
+        model_path=model_path,
+        search_app=app,
+        index_id=index_id,
+        num_documents=num_documents,
+        train=tasks["train"],
+        validation=tasks["validation"],
+        test=tasks["test"][:limit] if limit else tasks["test"],
+        probe_ids=await asyncio.to_thread(_probe_ids, config, model_path),
+    )
+
+
+@ray.remote
+def _build_index(corpus_path: str, search: dict[str, Any]) -> tuple[str, str, int]:
+    """Builds in a process of its own, so that no other one loads retrieval libraries."""
+    import os
+
+    import torch
+
+    from rl_cluster.retrieval.corpus import read_corpus
+    from rl_cluster.retrieval.index import IndexSettings, SearchIndex, content_id
+    from rl_cluster.retrieval.lexical import LexicalSettings
+
+    # A task that reserves no CPU is given one thread by Ray; while an index is built, nothing else computes.
+    torch.set_num_threads(os.cpu_count() or 1)
+    settings = IndexSettings(
+        lexical=LexicalSettings(**search["lexical"]),
+        embedder=search["embedder"],
+        embed_max_tokens=search["embed_max_tokens"],
+        snippet_words=search["snippet_words"],
+    )
+    corpus = read_corpus(corpus_path)
+    root = cache_root() / "indexes"
+    SearchIndex.open_or_build(corpus, settings, root)
+    identity = content_id(corpus, settings)
+    return str(root / identity), identity, len(corpus)
+
+
+def _probe_ids(config: Config, model_path: str) -> list[int]:
+    """A fixed sequence from the model's own tokenizer, on which engine and learner are compared after every sync."""
+    from transformers import AutoTokenizer
+
+    tokenizer = AutoTokenizer.from_pretrained(model_path, trust_remote_code=False)
+    text = (
+        system_prompt(environment_settings(config), get_format("plain")) + " bm25_search: 0123456789 answer: d1 d2 d3"
+    )
+    ids = list(tokenizer.encode(text, add_special_tokens=False))[:PROBE_TOKENS]
+    if len(ids) < 2:
+        raise DataError(
+            f"model.name={config.model.name}: its tokenizer gives {len(ids)} tokens for a sentence; check it."
+        )
+    return ids
+
+
+def environment_settings(config: Config) -> SearchEnvironmentSettings:
+    environment = config.environment
+    return SearchEnvironmentSettings(environment.max_turns, environment.k, environment.max_k, environment.tools)
+
+
+def episode_limits(config: Config, temperature: float) -> EpisodeLimits:
+    rollout = config.rollout
+    return EpisodeLimits(rollout.sampling_max_tokens, rollout.max_sequence_length, temperature, rollout.sampling_top_p)
+
+
+def learner_settings(config: Config, model_path: str) -> LearnerSettings:
+    learner = config.learner
+    return LearnerSettings(
+        model_path=model_path,
+        learning_rate=learner.learning_rate,
+        schedule=learner.schedule,
+        lr_warmup_steps=learner.lr_warmup_steps,
+        total_steps=config.training.max_steps,
+        adam_beta1=learner.adam_beta1,
+        adam_beta2=learner.adam_beta2,
+        adam_eps=learner.adam_eps,
+        weight_decay=learner.adam_weight_decay,
+        grad_clip_norm=learner.adam_grad_clip_norm,
+        zero_stage=learner.zero_stage,
+        micro_batch_tokens=learner.micro_batch_tokens,
+        share_prefix=learner.share_prefix,
+        gradient_checkpointing=learner.gradient_checkpointing,
+        dtype=config.model.dtype,
+        device=config.cluster.device,
+        temperature=config.rollout.temperature,
+        lora=LoraSettings(learner.lora.lora_rank, learner.lora.lora_alpha, learner.lora.dropout),
+        num_threads=learner.num_threads,
+        seed=config.seed,
+        rendezvous_timeout_s=learner.start_timeout_s,
+    )
+
+
+def update_settings(config: Config) -> UpdateSettings:
+    loss = config.algorithm.loss
+    get_loss(loss.name)
+    return UpdateSettings(
+        loss=loss.name,
+        clip_low=loss.clip_low,
+        clip_high=loss.clip_high,
+        dual_clip=loss.dual_clip,
+        aggregation=loss.aggregation,
+        max_episode_tokens=config.environment.max_turns * config.rollout.sampling_max_tokens,
+        drift_alarm=config.learner.drift_alarm,
+    )
+
+
+def supervised_settings(config: Config) -> UpdateSettings:
+    """Cross-entropy over the tokens of demonstrations."""
+    return UpdateSettings("cross_entropy", 0.0, 1.0, None, "token_mean", 1, config.learner.drift_alarm)
+
+
+def worker_settings(config: Config, data: RunData) -> WorkerSettings:
+    rollout, sync = config.rollout, config.weight_sync
+    backend = sync.transport if sync.transport in ("nccl", "ipc") else "rl_cluster_shared_memory"
+    return WorkerSettings(
+        engine=EngineSettings(
+            model_path=data.model_path,
+            max_model_len=rollout.max_sequence_length,
+            dtype=config.model.dtype,
+            device=config.cluster.device,
+            max_num_seqs=rollout.rollout_max_concurrency,
+            kv_cache_gib=rollout.kv_cache_gib,
+            tensor_parallel_size=rollout.tensor_parallel_size,
+            gpu_memory_utilization=rollout.gpu_memory_utilization,
+            enforce_eager=rollout.enforce_eager,
+            transfer_backend=backend,
+            kv_on_update=config.staleness.kv_on_update,
+            probe_tolerance=sync.probe_tolerance,
+            cpu_threads=rollout.cpu_threads,
+            seed=config.seed,
+        ),
+        environment=environment_settings(config),
+        tool_format=config.model.tool_format,
+        reward=config.environment.reward,
+        index_id=data.index_id,
+        search_app=data.search_app,
+        search_timeout_s=config.search.timeout_s,
+        rollout_timeout=rollout.rollout_timeout,
+        rollout_max_retries=rollout.rollout_max_retries,
+        transport=sync.transport,
+        sync_folder=sync.folder,
+        sync_timeout_s=sync.timeout_s,
+        start_timeout_s=rollout.start_timeout_s,
+    )
+
+
+def worker_options(config: Config) -> dict[str, Any]:
+    """Ray's options of one rollout worker."""
+    rollout = config.rollout
+    return {
+        "num_cpus": rollout.cpus_per_worker,
+        "num_gpus": rollout.gpus_per_worker,
+        "runtime_env": worker_environment(config.cluster.device),
+    }

@@ -1,0 +1,84 @@
+"""From Hydra's composed values to a checked `Config`, with one-sentence errors for a wrong command line."""
+
+from __future__ import annotations
+
+import difflib
+import re
+import sys
+from collections.abc import Sequence
+
+from hydra import compose, initialize_config_module
+from hydra.core.global_hydra import GlobalHydra
+from hydra.errors import HydraException
+from omegaconf import DictConfig, OmegaConf
+from omegaconf.errors import OmegaConfBaseException
+
+from rl_cluster.config import Config, validate
+from rl_cluster.errors import ConfigError
+
+
+def load_config(overrides: Sequence[str]) -> Config:
+    """Composes and checks the configuration as the command line would. Raises ConfigError."""
+    GlobalHydra.instance().clear()
+    try:
+        with initialize_config_module("hydra_conf", version_base="1.3"):
+            return to_config(compose("config", overrides=list(overrides)))
+    except HydraException as error:
+        raise ConfigError(_sentence(error, overrides)) from error
+
+
+def to_config(settings: DictConfig) -> Config:
+    """Checks composed values. Raises ConfigError, also for a value that is still missing (`???`)."""
+    missing = sorted(OmegaConf.missing_keys(settings))
+    if missing:
+        raise ConfigError(f"{missing[0]} is not set; add {missing[0]}=... to the command line.")
+    try:
+        plain = OmegaConf.to_container(settings, resolve=True)
+    except OmegaConfBaseException as error:
+        raise ConfigError(f"The configuration cannot be resolved: {str(error).splitlines()[0]}.") from error
+    assert isinstance(plain, dict)
+    return validate({str(key): value for key, value in plain.items() if key != "hydra"})
+
+
+def check_command_line(arguments: Sequence[str]) -> None:
+    """Exits with code 2 and one sentence when an override is wrong; Hydra's own flags are left to Hydra."""
+    overrides = [argument for argument in arguments if not argument.startswith("-")]
+    if any(argument.startswith("-") for argument in arguments):
+        return
+    try:
+        load_config(overrides)
+    except ConfigError as error:
+        print(f"error: {error}", file=sys.stderr)
+        sys.exit(2)
+
+
+def _sentence(error: HydraException, overrides: Sequence[str]) -> str:
+    text = " ".join(str(error).split())
+    unknown = re.search(r"Could not override '([^']+)'", text)
+    if unknown:
+        return _unknown_setting(unknown.group(1))
+    choice = re.search(r"Could not find '([^']+)'", text)
+    if choice:
+        options = re.search(r"Available options in '[^']+': (.*?)(?: Config search path|$)", text)
+        listed = ", ".join(options.group(1).split()) if options else "see hydra_conf/"
+        return f"{choice.group(1)} is no choice of hydra_conf; available: {listed}."
+    return f"The command line {' '.join(overrides)!r} cannot be read: {text}"
+
+
+def _unknown_setting(name: str) -> str:
+    with initialize_config_module("hydra_conf", version_base="1.3"):
+        known = list(_dotted(OmegaConf.to_container(compose("config"), resolve=False)))
+    endings = {dotted.rpartition(".")[2]: dotted for dotted in known}
+    ending = difflib.get_close_matches(name.rpartition(".")[2], endings, n=1, cutoff=0.7)
+    close = endings[ending[0]] if ending else ""
+    hint = f"did you mean {close!r}?" if close else "`python -m rl_cluster.train --cfg job` lists all settings."
+    return f"{name} is no setting; {hint}"
+
+
+def _dotted(value: object, prefix: str = "") -> list[str]:
+    if not isinstance(value, dict):
+        return [prefix]
+    names = []
+    for key, inner in value.items():
+        names += _dotted(inner, f"{prefix}.{key}" if prefix else str(key))
+    return names

@@ -1,0 +1,154 @@
+"""Submits the main job to a Ray cluster and follows it: `python -m rl_cluster.launch experiment=quickstart`.
+
+A local head is started when no cluster answers, and stopped again afterwards; one that already ran is left as it is.
+Ctrl-C stops the job on the cluster before this command ends. The exit code is the job's.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+import shlex
+import socket
+import subprocess
+import sys
+import time
+import urllib.error
+import urllib.request
+import uuid
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from rl_cluster.errors import ClusterError, RLClusterError
+
+DASHBOARD_PORT = 8265
+START_TIMEOUT_S = 120.0
+STOP_WAIT_S = 20
+_QUIET = {"RAY_DISABLE_IMPORT_WARNING": "1", "RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO": "0", "RAY_USAGE_STATS_ENABLED": "0"}
+
+
+def launch(overrides: Sequence[str]) -> int:
+    """Checks the settings, then submits and follows; returns the job's exit code. Raises ClusterError."""
+    from rl_cluster.composition import load_config
+
+    config = load_config(overrides)
+    address = os.environ.get("RAY_API_SERVER_ADDRESS", f"http://127.0.0.1:{DASHBOARD_PORT}")
+    started = False
+    if not _answers(address):
+        if "RAY_API_SERVER_ADDRESS" in os.environ:
+            raise ClusterError(
+                f"No Ray cluster answers at RAY_API_SERVER_ADDRESS={address}; start it or unset the variable."
+            )
+        _start_head(config.cluster.object_store_gib)
+        started = True
+    try:
+        return _submit(address, overrides, config.run_name)
+    finally:
+        if started:
+            _ray("stop", "--grace-period", "10")
+
+
+def _submit(address: str, overrides: Sequence[str], run_name: str) -> int:
+    from ray.job_submission import JobStatus, JobSubmissionClient
+
+    # Ray lists every file that it leaves out of the upload.
+    logging.getLogger("ray").setLevel(logging.WARNING)
+    client = JobSubmissionClient(address)
+    root = Path(__file__).resolve().parent.parent
+    entrypoint = shlex.join(["python", "-m", "rl_cluster.train", *overrides])
+    print(f"ray job submit --address {address} --working-dir . -- {entrypoint}", flush=True)
+    job = client.submit_job(
+        entrypoint=entrypoint,
+        submission_id=f"{run_name}-{uuid.uuid4().hex[:8]}",
+        runtime_env={"working_dir": str(root), "excludes": [".venv", "tests", "benchmarks/results"]},
+    )
+    try:
+        asyncio.run(_follow(client, job))
+    except KeyboardInterrupt:
+        print("stopping the job on the cluster", flush=True)
+        client.stop_job(job)
+        deadline = time.monotonic() + STOP_WAIT_S + 5
+        while not client.get_job_status(job).is_terminal() and time.monotonic() < deadline:
+            time.sleep(0.5)
+        return 130
+    info = client.get_job_info(job)
+    if info.status is JobStatus.SUCCEEDED:
+        return 0
+    if info.driver_exit_code is None:
+        print(f"error: job {job} ended as {info.status}: {info.message}", file=sys.stderr)
+    return info.driver_exit_code or 1
+
+
+async def _follow(client: Any, job: str) -> None:
+    async for lines in client.tail_job_logs(job):
+        print(lines, end="", flush=True)
+    while not client.get_job_status(job).is_terminal():
+        await asyncio.sleep(0.5)
+
+
+def _start_head(object_store_gib: float | None) -> None:
+    arguments = [
+        "start",
+        "--head",
+        "--port",
+        str(_free_port()),
+        "--dashboard-host",
+        "127.0.0.1",
+        "--node-ip-address",
+        "127.0.0.1",
+    ]
+    arguments += ["--dashboard-port", str(DASHBOARD_PORT), "--disable-usage-stats"]
+    if object_store_gib:
+        arguments += ["--object-store-memory", str(int(object_store_gib * (1 << 30)))]
+    outcome = _ray(*arguments)
+    if outcome.returncode:
+        raise ClusterError(f"`ray start --head` failed: {outcome.stderr.strip() or outcome.stdout.strip()}")
+    deadline = time.monotonic() + START_TIMEOUT_S
+    while not _answers(f"http://127.0.0.1:{DASHBOARD_PORT}"):
+        if time.monotonic() > deadline:
+            _ray("stop")
+            raise ClusterError(
+                f"The Ray head's dashboard did not answer on port {DASHBOARD_PORT} in {START_TIMEOUT_S:.0f} s."
+            )
+        time.sleep(0.5)
+
+
+def _ray(*arguments: str) -> subprocess.CompletedProcess[str]:
+    # Ray kills a stopped job after this time; a run needs a little longer than the default of 3 s to end cleanly.
+    # The head's PATH is where jobs find `python`, so it must be this environment's.
+    path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ.get('PATH', '')}"
+    environment = {**os.environ, **_QUIET, "PATH": path, "RAY_JOB_STOP_WAIT_TIME_S": str(STOP_WAIT_S)}
+    return subprocess.run([_tool("ray"), *arguments], env=environment, capture_output=True, text=True, check=False)
+
+
+def _tool(name: str) -> str:
+    return str(Path(sys.executable).parent / name)
+
+
+def _answers(address: str) -> bool:
+    try:
+        with urllib.request.urlopen(f"{address}/api/version", timeout=3) as response:
+            return response.status == 200
+    except (urllib.error.URLError, TimeoutError, ConnectionError):
+        return False
+
+
+def _free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return probe.getsockname()[1]
+
+
+def main() -> None:
+    """Entry point of `make train`."""
+    try:
+        sys.exit(launch(sys.argv[1:]))
+    except RLClusterError as error:
+        print(f"error: {error}", file=sys.stderr)
+        sys.exit(2)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,130 @@
+"""Finished groups to the rows of one training step, with the metrics of what was sampled."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from rl_cluster.algorithms.advantages import get_advantage
+from rl_cluster.algorithms.types import AdvantageSettings, EpisodeBatch
+from rl_cluster.episodes.trajectory import Trajectory
+from rl_cluster.errors import LearnerError
+from rl_cluster.sequences.extension import rows_from_trajectory, set_advantages
+from rl_cluster.sequences.row import TrainingRow
+
+
+@dataclass
+class StepBatch:
+    """The rows of one step, advantages set, and metrics under the managed service's names."""
+
+    rows: list[TrainingRow]
+    metrics: dict[str, float]
+
+
+def build_step_batch(
+    groups: Mapping[str, Sequence[Trajectory]], advantage: str, settings: AdvantageSettings, completed_steps: int
+) -> StepBatch:
+    """Rows of all episodes. Raises LearnerError, naming trajectories and outcomes, when nothing can be trained."""
+    episodes = [trajectory for group in groups.values() for trajectory in group]
+    rows: list[TrainingRow] = []
+    broken = 0
+    for trajectory in episodes:
+        made = rows_from_trajectory(trajectory)
+        rows.extend(made.rows)
+        broken += made.num_broken_prefixes
+    if not any(row.num_trained for row in rows):
+        listed = ", ".join(f"{t.trajectory_id} ({t.outcome.value})" for t in episodes[:5])
+        raise LearnerError(f"No token of this step can be trained; first trajectories: {listed}. Check the loss masks.")
+    rewards = np.array([trajectory.reward for trajectory in episodes], dtype=np.float64)
+    lengths = np.array([trajectory.num_sampled for trajectory in episodes])
+    batch = EpisodeBatch([trajectory.group_id for trajectory in episodes], rewards, lengths)
+    advantages = get_advantage(advantage)(batch, settings)
+    set_advantages(rows, {t.trajectory_id: float(a) for t, a in zip(episodes, advantages, strict=True)})
+    metrics = _metrics(groups, episodes, rows, rewards, lengths, advantages, completed_steps)
+    metrics["training/broken_prefixes"] = float(broken)
+    return StepBatch(rows, metrics)
+
+
+def _metrics(
+    groups: Mapping[str, Sequence[Trajectory]],
+    episodes: list[Trajectory],
+    rows: list[TrainingRow],
+    rewards: np.ndarray,
+    lengths: np.ndarray,
+    advantages: np.ndarray,
+    completed_steps: int,
+) -> dict[str, float]:
+    turns = np.array([len(t.turns) for t in episodes])
+    logprobs = np.concatenate([row.behaviour_logprobs[row.loss_mask] for row in rows])
+    nonzero = logprobs[logprobs != 0]
+    tokens = sum(len(row) for row in rows)
+    trained = int(sum(row.num_trained for row in rows))
+    group_rewards = [np.array([t.reward for t in group], dtype=np.float64) for group in groups.values()]
+    spread = np.array([values.max() - values.min() for values in group_rewards])
+    flat = spread == 0
+    group_means = np.array([values.mean() for values in group_rewards])
+    valid = [values.mean() for values, is_flat in zip(group_rewards, flat, strict=True) if not is_flat]
+    versions = [
+        min(v) for v in ([x for t in g for u in t.turns for x in u.weight_versions] for g in groups.values()) if v
+    ]
+    ages = [completed_steps - version for version in versions]
+    outcomes = [t.outcome for t in episodes]
+    metrics: dict[str, float] = {
+        "training/num_groups": len(groups),
+        "training/num_trajectories": len(episodes),
+        "training/total_tokens": tokens,
+        "training/num_datums": len(rows),
+        "training/datums_per_trajectory": len(rows) / len(episodes),
+        "training/action_tokens_mean": trained / len(episodes),
+        "training/obs_tokens_mean": (tokens - trained) / len(episodes),
+        "training/trainable_token_positions": trained,
+        "training/nontrainable_token_positions": tokens - trained,
+        "training/trainable_token_ratio": trained / tokens,
+        "rollout/reward/mean": rewards.mean(),
+        "rollout/reward/valid_mean": float(np.mean(valid)) if valid else 0.0,
+        "rollout/reward/std": rewards.std(),
+        "rollout/reward/min": rewards.min(),
+        "rollout/reward/max": rewards.max(),
+        "rollout/reward/zero_frac": float((rewards == 0).mean()),
+        "rollout/turns/mean": turns.mean(),
+        "rollout/turns/min": turns.min(),
+        "rollout/turns/max": turns.max(),
+        "rollout/tokens/prompt_mean": float(np.mean([len(t.turns[0].prompt_ids) for t in episodes if t.turns])),
+        "rollout/tokens/response_mean": lengths.mean(),
+        "rollout/tokens/response_std": lengths.std(),
+        "rollout/tokens/response_min": lengths.min(),
+        "rollout/tokens/response_max": lengths.max(),
+        "rollout/logprob/zero_count": float((logprobs == 0).sum()),
+        "rollout/logprob/zero_frac": float((logprobs == 0).mean()),
+        "rollout/logprob/zero_per_group": float((logprobs == 0).sum() / len(groups)),
+        "rollout/logprob/nz_mean": float(nonzero.mean()) if len(nonzero) else 0.0,
+        "rollout/logprob/nz_std": float(nonzero.std()) if len(nonzero) else 0.0,
+        "rollout/logprob/nz_min": float(nonzero.min()) if len(nonzero) else 0.0,
+        "rollout/logprob/nz_max": float(nonzero.max()) if len(nonzero) else 0.0,
+        "rollout/advantage/mean": advantages.mean(),
+        "rollout/advantage/std": advantages.std(),
+        "rollout/advantage/min": advantages.min(),
+        "rollout/advantage/max": advantages.max(),
+        "rollout/advantage/n_positive": float((advantages > 0).sum()),
+        "rollout/advantage/n_negative": float((advantages < 0).sum()),
+        "rollout/failure_rate": float(np.mean([outcome.is_policy_failure for outcome in outcomes])),
+        "rollout/malformed_calls": float(np.mean([_malformed(t) for t in episodes])),
+        "rollout/mixed_cache_tokens": float(sum(u.mixed_cache_tokens for t in episodes for u in t.turns)),
+        "analysis/batch_valid_ratio": float((~flat).mean()),
+        "analysis/zero_adv_groups": float(flat.sum()),
+        "analysis/zero_adv_nonzero_reward": float((flat & (group_means != 0)).sum()),
+        "analysis/zero_adv_zero_reward": float((flat & (group_means == 0)).sum()),
+        "analysis/reward_variance_across_groups": float(group_means.var()),
+        "analysis/mean_group_reward_spread": float(spread.mean()),
+        "staleness/age_mean": float(np.mean(ages)) if ages else 0.0,
+        "staleness/age_max": float(max(ages, default=0)),
+    }
+    for outcome in set(outcomes):
+        metrics[f"rollout/outcome/{outcome.value}"] = outcomes.count(outcome) / len(outcomes)
+    return {name: float(value) for name, value in metrics.items()}
+
+
+def _malformed(trajectory: Trajectory) -> int:
+    return sum(call.error is not None for turn in trajectory.turns for call in turn.tool_calls)

@@ -1,0 +1,59 @@
+"""Checkpoint folders: written beside, renamed when whole, so that a crash while saving leaves the last one usable.
+
+A folder `step_000010` holds `learner/` (weights, optimiser, random states of all ranks) and `run.json` (ledger, counters,
+history). `run.json` is written last; a folder without it is no checkpoint.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+from pathlib import Path
+from typing import Any
+
+from rl_cluster.errors import CheckpointError
+
+_STATE = "run.json"
+
+
+def checkpoint_folder(root: Path, step: int) -> Path:
+    """Where the checkpoint of a step stands when it is whole."""
+    return root / f"step_{step:06d}"
+
+
+def partial_folder(root: Path, step: int) -> Path:
+    """Where it is written; what an earlier crash left there is removed."""
+    folder = root / f".step_{step:06d}.partial"
+    shutil.rmtree(folder, ignore_errors=True)
+    folder.mkdir(parents=True)
+    return folder
+
+
+def commit_checkpoint(root: Path, step: int, state: dict[str, Any], keep: int, protect: tuple[int, ...] = ()) -> Path:
+    """Adds the run's state to the partial folder, gives it its name, and removes all but the newest `keep`."""
+    partial, final = root / f".step_{step:06d}.partial", checkpoint_folder(root, step)
+    with open(partial / _STATE, "w") as file:
+        json.dump(state, file)
+        file.flush()
+        os.fsync(file.fileno())
+    if final.exists():
+        shutil.rmtree(final)
+    partial.rename(final)
+    steps = [s for s in checkpoint_steps(root) if s not in protect]
+    for old in steps[:-keep]:
+        shutil.rmtree(checkpoint_folder(root, old))
+    return final
+
+
+def checkpoint_steps(root: Path) -> list[int]:
+    """Steps of all whole checkpoints, ascending."""
+    return sorted(int(path.parent.name.removeprefix("step_")) for path in root.glob(f"step_*/{_STATE}"))
+
+
+def read_state(folder: Path) -> dict[str, Any]:
+    """The run's state of a checkpoint; CheckpointError when it cannot be read."""
+    try:
+        return json.loads((folder / _STATE).read_text())
+    except (OSError, json.JSONDecodeError) as error:
+        raise CheckpointError(f"{folder / _STATE} cannot be read ({error}); resume from another checkpoint.") from error

@@ -1,0 +1,85 @@
+"""Checks before anything starts: algorithms by name, model, data, and what the job asks of the cluster."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from rl_cluster.config import Config
+from rl_cluster.errors import ConfigError, DataError
+
+
+def check_inputs(config: Config) -> None:
+    """Raises the first typed error among names, model folder, data files and search port; starts nothing."""
+    from rl_cluster.algorithms.advantages import get_advantage
+    from rl_cluster.algorithms.losses import get_loss
+    from rl_cluster.episodes.formats import get_format
+    from rl_cluster.rewards import get_reward
+
+    get_loss(config.algorithm.loss.name)
+    get_advantage(config.algorithm.advantage.name)
+    get_reward(config.environment.reward)
+    if config.model.tool_format != "auto":
+        get_format(config.model.tool_format)
+    _check_model(config)
+    _check_data(config)
+
+
+def _check_model(config: Config) -> None:
+    from rl_cluster.models.source import resolve_model
+
+    resolve_model(config.model.name)
+
+
+def _check_data(config: Config) -> None:
+    from rl_cluster.datasets.source import prepare_data
+    from rl_cluster.datasets.tables import check_tasks, read_tasks
+    from rl_cluster.retrieval.corpus import read_corpus
+
+    folder = prepare_data(config.data)
+    corpus = read_corpus(folder / "corpus.parquet")
+    known = set(corpus.doc_ids)
+    seen: dict[str, str] = {}
+    for split in ("train", "validation", "test"):
+        tasks = read_tasks(folder / "tasks.parquet", split, config.data.name)
+        check_tasks(tasks, known)
+        for task in tasks:
+            if task.task_id in seen:
+                raise DataError(
+                    f"{folder / 'tasks.parquet'}: task_id {task.task_id!r} stands in {seen[task.task_id]} and in {split}; "
+                    "give each task to one split."
+                )
+            seen[task.task_id] = split
+        if split == "train" and len(tasks) < config.training.global_batch_size:
+            raise ConfigError(
+                f"training.global_batch_size={config.training.global_batch_size} is over the {len(tasks)} training tasks of "
+                f"{folder}; lower it or give more tasks."
+            )
+
+
+def resource_table(config: Config) -> tuple[Any, bool]:
+    """A table of what the job asks of the connected cluster against what it has, and whether it fits."""
+    import ray
+    from rich.table import Table
+
+    rollout, learner = config.rollout, config.learner
+    cpus = rollout.num_workers * rollout.cpus_per_worker + learner.num_ranks * learner.cpus_per_rank
+    cpus += 2 * config.search.replicas * config.search.cpus_per_replica
+    gpus = rollout.num_workers * rollout.gpus_per_worker + learner.num_ranks * learner.gpus_per_rank
+    has = ray.cluster_resources()
+    gib = 1 << 30
+    asks = [("CPU", cpus, has.get("CPU", 0.0)), ("GPU", gpus, has.get("GPU", 0.0))]
+    if config.cluster.object_store_gib:
+        asks.append(("object store GiB", config.cluster.object_store_gib, has.get("object_store_memory", 0.0) / gib))
+    table = Table(
+        title=f"What run {config.run_name!r} asks of the cluster ({len(ray.nodes())} node(s))", title_justify="left"
+    )
+    for column in ("resource", "asked", "cluster has", ""):
+        table.add_column(column, justify="right" if column in ("asked", "cluster has") else "left")
+    fits = True
+    for name, asked, available in asks:
+        enough = asked <= available + 1e-6
+        fits = fits and enough
+        table.add_row(
+            name, f"{asked:.2f}", f"{available:.2f}", "" if enough else f"[red]{asked - available:.2f} missing[/]"
+        )
+    return table, fits

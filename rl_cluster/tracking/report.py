@@ -1,0 +1,142 @@
+"""`RunReport`: the evaluations of a run, what they say about each other, and the JSON file that keeps them.
+
+Evaluations are kept on disk as soon as they are made, with the step they belong to, so that a resumed run does not make
+them again and a crash loses none.
+"""
+
+from __future__ import annotations
+
+import json
+import time
+from pathlib import Path
+from typing import Any
+
+import msgspec
+from rich.console import Group
+
+from rl_cluster.config import Config
+from rl_cluster.evaluation.metrics import pass_at_k, pass_power_k
+from rl_cluster.evaluation.summary import EpisodeRecord, SystemSummary, compare, summarise
+from rl_cluster.evaluation.table import result_table
+
+SUCCESS_THRESHOLD = 0.9
+PAIRS = {"paired": ("before", "after"), "paired_control": ("control", "after")}
+
+
+class RunReport:
+    """Collects `before`, `after` and `control`, each at the configured temperatures; the last one is the serving one."""
+
+    def __init__(self, config: Config, output: Path) -> None:
+        self.config = config
+        self.output = output
+        self.records: dict[tuple[str, float], list[EpisodeRecord]] = {}
+        self.extra: dict[str, Any] = {}
+
+    @property
+    def serving_temperature(self) -> float:
+        return self.config.evaluation.temperatures[-1]
+
+    def add(self, name: str, temperature: float, records: list[EpisodeRecord], step: int) -> dict[str, Any]:
+        """Keeps one evaluation; returns its summary as JSON."""
+        self.records[name, temperature] = records
+        path = self._path(name, temperature)
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_bytes(msgspec.json.encode({"step": step, "records": records}))
+        return self.summary(name, temperature).as_json()
+
+    def restore(self, name: str, step: int) -> bool:
+        """Reads the evaluation `name` back when it was made at that step or is the start's; False otherwise."""
+        found: dict[float, list[EpisodeRecord]] = {}
+        for temperature in self.config.evaluation.temperatures:
+            path = self._path(name, temperature)
+            if not path.exists():
+                return False
+            kept = json.loads(path.read_text())
+            if name == "after" and kept["step"] != step:
+                return False
+            found[temperature] = [msgspec.convert(record, EpisodeRecord) for record in kept["records"]]
+        for temperature, records in found.items():
+            self.records[name, temperature] = records
+        return True
+
+    def summary(self, name: str, temperature: float) -> SystemSummary:
+        resamples = self.config.evaluation.bootstrap_resamples
+        return summarise(self.records[name, temperature], resamples=resamples, seed=self.config.seed)
+
+    def metrics(self, name: str, temperature: float) -> dict[str, float]:
+        """Flat numbers of one evaluation for the tracker."""
+        summary = self.summary(name, temperature)
+        prefix = f"eval/{name}/t{temperature:g}"
+        return {f"{prefix}/ndcg@10": summary.ndcg.mean, f"{prefix}/failure_rate": summary.failure_rate.mean}
+
+    def validation_metrics(self, records: list[EpisodeRecord], step: int) -> dict[str, float]:
+        """Validation numbers under the managed service's names, and nDCG@10."""
+        rewards = [record.ndcg if record.finished else -1.0 for record in records]
+        successes = sum(record.score >= SUCCESS_THRESHOLD for record in records)
+        summary = summarise(records, resamples=1000, seed=step)
+        return {
+            "val/reward/mean": sum(rewards) / len(rewards),
+            "val/reward/min": min(rewards),
+            "val/reward/max": max(rewards),
+            "val/reward/zero_frac": sum(reward == 0 for reward in rewards) / len(rewards),
+            "val/reward/pass_at_1": pass_at_k(len(records), successes, 1),
+            "val/reward/pass_power_1": pass_power_k(len(records), successes, 1),
+            "val/reward/succeeded_rollouts": float(successes),
+            "val/reward/failed_rollouts": float(sum(not record.finished for record in records)),
+            "val/reward/num_prompts": float(len(records)),
+            "val/reward/success_threshold": SUCCESS_THRESHOLD,
+            "val/ndcg@10": summary.ndcg.mean,
+            "val/failure_rate": summary.failure_rate.mean,
+            "val/turns/mean": sum(record.turns for record in records) / len(records),
+            "val/tokens/response_mean": sum(record.sampled_tokens for record in records) / len(records),
+        }
+
+    def finish(self, ledger: dict[str, Any], history: list[dict[str, float]], rl_seconds: float) -> None:
+        """Adds the run's account and writes `report.json`."""
+        self.extra = {
+            "ledger": ledger,
+            "rl_seconds": rl_seconds,
+            "steps": len(history),
+            "max_age": max((entry["staleness/age_max"] for entry in history), default=0.0),
+            "history": history,
+            "written_at": time.time(),
+        }
+        self.output.mkdir(parents=True, exist_ok=True)
+        (self.output / "report.json").write_text(json.dumps(self.as_json(), indent=1))
+
+    def as_json(self) -> dict[str, Any]:
+        """Keys `before`, `after`, `control` (serving temperature), `paired`, `paired_control`, and `greedy` for both."""
+        report: dict[str, Any] = {"run_name": self.config.run_name, "serving_temperature": self.serving_temperature}
+        report.update(self._at(self.serving_temperature))
+        for temperature in self.config.evaluation.temperatures[:-1]:
+            report["greedy" if temperature == 0 else f"temperature_{temperature:g}"] = self._at(temperature)
+        report.update(self.extra)
+        return report
+
+    def _at(self, temperature: float) -> dict[str, Any]:
+        names = [name for name, at in self.records if at == temperature]
+        result: dict[str, Any] = {name: self.summary(name, temperature).as_json() for name in names}
+        for pair, (first, second) in PAIRS.items():
+            if first in names and second in names:
+                result[pair] = self._compare(first, second, temperature).as_json()
+        return result
+
+    def _compare(self, first: str, second: str, temperature: float):
+        before, after = self.records[first, temperature], self.records[second, temperature]
+        return compare(before, after, resamples=self.config.evaluation.bootstrap_resamples, seed=self.config.seed)
+
+    def table(self) -> Group:
+        """All systems and pairs for a terminal."""
+        systems, pairs = {}, {}
+        for temperature in self.config.evaluation.temperatures:
+            label = "greedy" if temperature == 0 else f"T={temperature:g}"
+            names = [name for name, at in self.records if at == temperature]
+            for name in names:
+                systems[f"{name}, {label}"] = self.summary(name, temperature)
+            for first, second in PAIRS.values():
+                if first in names and second in names:
+                    pairs[f"{second} - {first}, {label}"] = self._compare(first, second, temperature)
+        return result_table(systems, pairs)
+
+    def _path(self, name: str, temperature: float) -> Path:
+        return self.output / "evaluations" / f"{name}_t{temperature:g}.json"

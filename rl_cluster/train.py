@@ -1,0 +1,142 @@
+"""The main job: `python -m rl_cluster.train experiment=quickstart algorithm/loss=cispo`, submitted to a Ray cluster.
+
+Everything is checked before anything is started: settings here, then files and model, then the cluster's resources.
+`dry_run=true` stops after the checks and prints what would run.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import signal
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import hydra
+from omegaconf import DictConfig
+
+from rl_cluster.composition import check_command_line, to_config
+from rl_cluster.config import Config
+from rl_cluster.errors import ClusterError, RLClusterError
+
+STOP_TIMEOUT_S = 15.0
+POLL_S = 0.5
+
+
+@hydra.main(version_base="1.3", config_path="pkg://hydra_conf", config_name="config")
+def _main(settings: DictConfig) -> None:
+    sys.exit(run(to_config(settings)))
+
+
+def run(config: Config) -> int:
+    """Checks everything, then runs the job to its end; the process's exit code."""
+    from rich.console import Console
+
+    console = Console(width=None if sys.stdout.isatty() else 110)
+    try:
+        from rl_cluster.preflight import check_inputs, resource_table
+
+        check_inputs(config)
+        _connect(config)
+        table, fits = resource_table(config)
+        if config.dry_run:
+            import json
+
+            console.print_json(json.dumps(config.model_dump(mode="json")))
+            console.print(table)
+            return 0 if fits else 2
+        if not fits:
+            console.print(table)
+            raise ClusterError(
+                "The job asks for more than the cluster has (see the table); lower rollout.num_workers or learner.num_ranks, "
+                "or add nodes."
+            )
+        return _follow(config, console)
+    except RLClusterError as error:
+        console.print(f"[bold red]error:[/] {_escape(str(error))}", highlight=False)
+        return 2
+
+
+def _connect(config: Config) -> None:
+    """Connects to the cluster that this job runs on, or to the one that RAY_ADDRESS names."""
+    import ray
+
+    address = os.environ.get("RAY_ADDRESS", "auto")
+    try:
+        ray.init(address=address, log_to_driver=False, logging_level=logging.WARNING)
+    except (ConnectionError, TimeoutError, RuntimeError, ValueError) as error:
+        raise ClusterError(
+            f"No Ray cluster answers at address {address!r}; start one with `ray start --head` or set RAY_ADDRESS."
+        ) from error
+
+
+def _follow(config: Config, console: Any) -> int:
+    import ray
+    from ray.exceptions import RayTaskError
+
+    from actors.coordinator import Coordinator
+    from rl_cluster.tracking.terminal import Terminal
+
+    coordinator = Coordinator.remote(config)
+    terminal = Terminal(console, config)
+    stopping = {"since": 0.0}
+
+    def stop(signum: int, frame: Any) -> None:
+        if not stopping["since"]:
+            stopping["since"] = time.monotonic()
+            coordinator.stop.remote()
+
+    signal.signal(signal.SIGTERM, stop)
+    signal.signal(signal.SIGINT, stop)
+    result = coordinator.run.remote()
+    seen = 0
+    while True:
+        done, _ = ray.wait([result], timeout=POLL_S)
+        for event in _events(coordinator, seen):
+            seen += 1
+            terminal.show(event)
+        if done:
+            break
+        if stopping["since"] and time.monotonic() - stopping["since"] > STOP_TIMEOUT_S:
+            break
+    if stopping["since"]:
+        console.print("stopped; the last checkpoint is kept, and the same command continues the run")
+        ray.kill(coordinator)
+        return 130
+    try:
+        ray.get(result)
+    except RayTaskError as error:
+        cause = error.cause if isinstance(error.cause, RLClusterError) else None
+        if cause is None:
+            raise
+        raise cause from None
+    terminal.finish(ray.get(coordinator.result_table.remote(), timeout=60), Path(config.output_dir))
+    return 0
+
+
+def _events(coordinator: Any, seen: int) -> list[dict[str, Any]]:
+    import ray
+    from ray.exceptions import GetTimeoutError, RayActorError
+
+    try:
+        return ray.get(coordinator.events.remote(seen), timeout=30)
+    except GetTimeoutError:
+        return []  # a busy coordinator is asked again at the next poll
+    except RayActorError as error:
+        raise ClusterError(f"The coordinator died: {str(error).splitlines()[0]}") from error
+
+
+def _escape(text: str) -> str:
+    return text.replace("[", "\\[")
+
+
+def main() -> None:
+    """Entry point; a wrong command line ends with one sentence and exit code 2."""
+    check_command_line(sys.argv[1:])
+    _main()
+
+
+if __name__ == "__main__":
+    main()
