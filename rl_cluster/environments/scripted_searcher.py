@@ -14,7 +14,8 @@ from dataclasses import dataclass
 IDENTIFIER = re.compile(r"\b[A-Z]{3}-\d{4}-[A-Z]\b")
 _MOVED = re.compile(rf"({IDENTIFIER.pattern}) (?:is )?now filed under ({IDENTIFIER.pattern})")
 _AGE = re.compile(r"(?:revision|version|edition) (\d+)")
-_SITE = re.compile(r"(?<=\bin )[A-Z][a-z]+")
+_DESCRIPTION = re.compile(r"\b(?:system|product|tool|solution|offering|thing) (?:that|which) (.+?)[?.]?$")
+_WORD = re.compile(r"[a-z]+")
 
 # What a question may say -> the kind of document it wants, as titles name it.
 _CUES = {
@@ -62,7 +63,7 @@ def scripted_search(question: str, k: int = 4) -> Generator[ToolCall, str, list[
 
     It makes two searches, or three where the identifier it found was replaced.
     """
-    first = parse_hits((yield ToolCall("vector_search", question, k)))
+    first = parse_hits((yield ToolCall("vector_search", description(question), k)))
     page = _page_for(question, first)
     if page is None:
         return [hit.doc_id for hit in first]
@@ -95,14 +96,23 @@ def _is_page(hit: SeenHit) -> bool:
     )
 
 
+def description(question: str) -> str:
+    """What the question says about the product, without what it wants to know: the better query by meaning."""
+    found = _DESCRIPTION.search(question)
+    return found.group(1) if found else question
+
+
 def _page_for(question: str, hits: list[SeenHit]) -> SeenHit | None:
-    """The first page, or the first that speaks of the place which the question names."""
+    """The page whose title and snippet share most words with the place that the question names; among equals the first."""
     pages = [hit for hit in hits if _is_page(hit)]
-    for site in _SITE.findall(question):
-        for page in pages:
-            if site in page.snippet:
-                return page
-    return pages[0] if pages else None
+    place = _words(description(question).rpartition(" for ")[2])
+    return max(pages, key=lambda page: len(place & _words(f"{page.title} {page.snippet}")), default=None)
+
+
+def _words(text: str) -> set[str]:
+    """The words of a text, plurals as singulars, without short words."""
+    words = (word.removesuffix("s") for word in _WORD.findall(text.lower()) if len(word) > 2)
+    return {word[:-2] + "y" if word.endswith("ie") else word for word in words}
 
 
 def _identifier_of(page: SeenHit) -> str:

@@ -44,7 +44,9 @@ def minilm_index(tmp_path_factory):
 
 def test_vector_search_paraphrase_finds_by_meaning(minilm_index):
     hits = minilm_index.search("vector", "VPN when working at my apartment", 2)
-    assert hits[0].doc_id == "p3" and hits[0].title == "Remote access" and hits[0].score > hits[1].score
+    assert hits[0].doc_id == "p3"
+    assert hits[0].title == "Remote access"
+    assert hits[0].score > hits[1].score
 
 
 def test_lexical_search_identifier_finds_by_word(minilm_index):
@@ -152,5 +154,6 @@ def test_resolve_embedder_unknown_name_raises(name, word):
 
 def test_sentence_embedder_rows_have_length_one():
     rows = SentenceEmbedder().encode(["a short text", "another"])
-    assert rows.shape == (2, 384) and rows.dtype == np.float32
+    assert rows.shape == (2, 384)
+    assert rows.dtype == np.float32
     np.testing.assert_allclose(np.linalg.norm(rows, axis=1), 1, atol=1e-5)
