@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 
+import msgspec
+
 from rl_cluster.episodes.formats.base import ToolSpec, check_arguments
 from rl_cluster.episodes.trajectory import ToolCall
 
@@ -12,8 +14,11 @@ def read_json_call(text: str, arguments_key: str, tools: list[ToolSpec]) -> Tool
     """A call written as {"name": ..., <arguments_key>: {...}}; malformed text becomes a call with an `error`."""
     try:
         value = json.loads(text)
+        msgspec.msgpack.encode(value)  # refuses what neither tools nor the journal can take
     except json.JSONDecodeError as error:
         return ToolCall("", {}, f"the call is not valid JSON ({error.msg} at character {error.pos})")
+    except (ValueError, OverflowError, RecursionError):
+        return ToolCall("", {}, "the call holds half a character, a number that is too long, or too deep a nesting")
     if not isinstance(value, dict) or not isinstance(value.get("name"), str):
         return ToolCall("", {}, 'the call must be an object with a "name"')
     return check_arguments(value["name"], value.get(arguments_key, {}), tools)

@@ -41,7 +41,7 @@ class Format:
                 continue
             arguments: dict[str, object] = {"query": query}
             if count:
-                if not count.isdecimal():
+                if not count.isdecimal() or len(count) > 9:
                     calls.append(ToolCall(name, arguments, f"{count[:20]!r} is not a number of results"))
                     continue
                 arguments["k"] = int(count)
