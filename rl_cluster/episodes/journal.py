@@ -23,7 +23,7 @@ class _Frame:
 
 
 class GroupJournal:
-    """Frames of (length, CRC-32, JSON). A torn last frame, as a crash leaves it, ends the reading."""
+    """Frames of (length, CRC-32, MessagePack). A torn last frame, as a crash leaves it, ends the reading."""
 
     def __init__(self, path: str | Path) -> None:
         self.path = Path(path)
@@ -47,7 +47,7 @@ class GroupJournal:
             body = data[position + _HEADER.size : position + _HEADER.size + length]
             if len(body) < length or zlib.crc32(body) != checksum:
                 return
-            frame = msgspec.json.decode(body, type=_Frame)
+            frame = msgspec.msgpack.decode(body, type=_Frame)
             yield frame.group_id, frame.group
             position += _HEADER.size + length
 
@@ -63,5 +63,6 @@ class GroupJournal:
 
 
 def _encode(group_id: str, group: list[Trajectory]) -> bytes:
-    body = msgspec.json.encode(_Frame(group_id, group))
+    # Unlike JSON, MessagePack keeps a log-prob of NaN, which marks one that the engine did not report.
+    body = msgspec.msgpack.encode(_Frame(group_id, group))
     return _HEADER.pack(len(body), zlib.crc32(body)) + body

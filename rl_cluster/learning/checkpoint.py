@@ -55,5 +55,5 @@ def read_state(folder: Path) -> dict[str, Any]:
     """The run's state of a checkpoint; CheckpointError when it cannot be read."""
     try:
         return json.loads((folder / _STATE).read_text())
-    except (OSError, json.JSONDecodeError) as error:
+    except (OSError, ValueError) as error:
         raise CheckpointError(f"{folder / _STATE} cannot be read ({error}); resume from another checkpoint.") from error
