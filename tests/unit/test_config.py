@@ -1,0 +1,360 @@
+"""The shipped configuration loads, and every wrong setting is refused in one sentence before anything starts."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from hydra import compose, initialize_config_module
+from omegaconf import DictConfig, OmegaConf
+
+from rl_cluster.composition import load_config, to_config
+from rl_cluster.config import Config, tracking_uri
+from rl_cluster.errors import ConfigError
+
+ROOT = Path(__file__).resolve().parents[2]
+HYDRA_CONF = ROOT / "hydra_conf"
+
+# A choice may leave a value open (`???`) or stand only beside others; what else must be said for it to load.
+COMPANIONS = {
+    "data=tables": ["data.folder=/data/tables"],
+    "model=hugging_face": ["model.name=/models/policy"],
+    "cluster=gpu": ["rollout=gpu", "learner=gpu", "weight_sync=nccl"],
+    "weight_sync=nccl": ["cluster=gpu", "rollout=gpu", "learner=gpu"],
+    "weight_sync=ipc": ["cluster=gpu", "rollout=gpu", "learner=gpu"],
+}
+
+
+def shipped_choices() -> list[str]:
+    """`group=choice` of every file below a folder of hydra_conf, experiments included."""
+    files = sorted(path for path in HYDRA_CONF.rglob("*.yaml") if path.parent != HYDRA_CONF)
+    return [f"{path.parent.relative_to(HYDRA_CONF).as_posix()}={path.stem}" for path in files]
+
+
+def refusal(*overrides: str) -> str:
+    """The message of the refusal, checked to be one line and one sentence of readable length."""
+    with pytest.raises(ConfigError) as caught:
+        load_config(overrides)
+    message = str(caught.value)
+    assert message == message.strip()
+    assert "\n" not in message
+    assert "Traceback" not in message
+    return message
+
+
+def test_shipped_choices_every_group_is_covered() -> None:
+    groups = {choice.partition("=")[0] for choice in shipped_choices()}
+    assert {"model", "data", "experiment", "algorithm/loss", "algorithm/advantage", "weight_sync"} <= groups
+
+
+@pytest.mark.parametrize("choice", shipped_choices())
+def test_load_config_shipped_choice_loads(choice: str) -> None:
+    config = load_config([choice, *COMPANIONS.get(choice, [])])
+    assert isinstance(config, Config)
+
+
+def test_load_config_no_override_gives_the_documented_defaults() -> None:
+    config = load_config([])
+    assert config.staleness.max_steps_off_policy == 3
+    assert config.staleness.kv_on_update == "keep"
+    assert config.rollout.sampling_top_p == 1
+    assert config.cluster.device == "cpu"
+    assert Path(config.output_dir).is_absolute()
+    assert tracking_uri(config) == f"sqlite:///{Path(config.output_dir).parent / 'mlflow.db'}"
+
+
+def test_load_config_override_after_experiment_wins() -> None:
+    config = load_config(["experiment=quickstart", "algorithm/loss=cispo", "staleness.max_steps_off_policy=1"])
+    assert config.run_name == "quickstart"
+    assert config.algorithm.loss.name == "cispo"
+    assert config.staleness.max_steps_off_policy == 1
+
+
+def test_config_and_composition_import_nothing_heavy() -> None:
+    program = (
+        "import sys; import rl_cluster.config; from rl_cluster.composition import load_config; load_config([]);"
+        "heavy = {'torch', 'ray', 'vllm', 'transformers', 'mlflow', 'deepspeed', 'faiss'} & set(sys.modules);"
+        "sys.exit(', '.join(sorted(heavy)) or 0)"
+    )
+    done = subprocess.run([sys.executable, "-c", program], cwd=ROOT, capture_output=True, text=True, timeout=120)
+    assert done.returncode == 0, done.stderr
+
+
+@pytest.mark.parametrize("choice", ["data=tables", "model=hugging_face"])
+def test_load_config_open_value_is_named(choice: str) -> None:
+    setting = COMPANIONS[choice][0].partition("=")[0]
+    assert refusal(choice).startswith(f"{setting} is not set; add {setting}=")
+
+
+@pytest.mark.parametrize(
+    ("override", "suggestion"),
+    [
+        ("rollout.sampling_max_token=3", "rollout.sampling_max_tokens"),
+        ("staleness.max_step_off_policy=3", "staleness.max_steps_off_policy"),
+        ("trainig.group_size=8", "training.group_size"),
+        ("training.globl_batch_size=8", "training.global_batch_size"),
+        ("+learner.lora.lora_rnk=1", "lora_rank"),
+        ("group_size=8", "training.group_size"),
+        ("algorithm.loss.clip_hihg=1.2", "algorithm.loss.clip_high"),
+    ],
+)
+def test_load_config_mistyped_setting_suggests_the_right_one(override: str, suggestion: str) -> None:
+    message = refusal(override)
+    assert message.startswith(f"{override.lstrip('+').partition('=')[0]} is no setting; did you mean {suggestion!r}?")
+
+
+@pytest.mark.xfail(
+    strict=True,
+    reason="rl_cluster/composition.py:_unknown_setting keeps one place per last name, so a section's own setting may "
+    "lose against the same name elsewhere",
+)
+def test_load_config_mistyped_setting_suggests_the_one_of_the_same_section() -> None:
+    assert "did you mean 'learner.learning_rate'?" in refusal("learner.learning_rte=1e-5")
+
+
+def test_load_config_unknown_name_without_a_near_one_says_where_to_look() -> None:
+    assert "lists all settings" in refusal("zzzzqqqq=1")
+    assert "known here: " in refusal("+zzzzqqqq=1")
+
+
+@pytest.mark.parametrize(
+    ("override", "available"),
+    [
+        ("algorithm/loss=pppo", "cispo, importance_sampling, ppo"),
+        ("experiment=nope", "quickstart, search_cpu"),
+        ("training=nope", "default"),
+    ],
+)
+def test_load_config_unknown_choice_lists_the_choices(override: str, available: str) -> None:
+    assert available in refusal(override)
+
+
+@pytest.mark.parametrize("override", ["foo", "model.tool_format=[a"])
+def test_load_config_unreadable_command_line_is_quoted(override: str) -> None:
+    assert repr(override) in refusal(override)
+
+
+@pytest.mark.xfail(
+    strict=True, raises=ValueError, reason="rl_cluster/composition.py:load_config lets Hydra's ValueError through"
+)
+def test_load_config_number_for_a_group_is_refused() -> None:
+    assert "training" in refusal("training=3")
+
+
+OUT_OF_RANGE = [
+    "environment.max_turns=1",
+    "environment.max_turns=101",
+    "environment.k=0",
+    "environment.k=51",
+    "environment.max_k=101",
+    "environment.tools=[]",
+    "environment.name=chess",
+    "search.lexical.method=bm42",
+    "search.lexical.k1=-0.1",
+    "search.lexical.b=1.1",
+    "search.embed_max_tokens=0",
+    "search.snippet_words=0",
+    "search.replicas=0",
+    "search.timeout_s=0.0",
+    "search.port=80",
+    "search.port=65536",
+    "search.max_ongoing_requests=0",
+    "search.cpus_per_replica=-1.0",
+    "search.start_timeout_s=-1.0",
+    "rollout.num_workers=0",
+    "rollout.rollout_max_concurrency=0",
+    "rollout.rollout_timeout=0.0",
+    "rollout.rollout_max_retries=-1",
+    "rollout.sampling_max_tokens=0",
+    "rollout.max_sequence_length=0",
+    "rollout.temperature=0.0",
+    "rollout.temperature=2.1",
+    "rollout.sampling_top_p=0.0",
+    "rollout.sampling_top_p=1.1",
+    "rollout.kv_cache_gib=0.0",
+    "rollout.cpus_per_worker=-1.0",
+    "rollout.gpus_per_worker=-1.0",
+    "rollout.tensor_parallel_size=0",
+    "rollout.gpu_memory_utilization=1.0",
+    "rollout.max_restarts=-1",
+    "rollout.start_timeout_s=nan",
+    "algorithm.loss.clip_low=-0.1",
+    "algorithm.loss.dual_clip=1.0",
+    "algorithm.loss.aggregation=median",
+    "training.global_batch_size=0",
+    "training.group_size=1",
+    "training.group_size=129",
+    "training.group_size=2.5",
+    "training.group_size=many",
+    "training.max_steps=0",
+    "training.max_epochs=0",
+    "training.save_every=-1",
+    "training.keep_checkpoints=0",
+    "training.val_every=-1",
+    "training.straggler_timeout_s=0.0",
+    "training.step_timeout_s=0.0",
+    "learner.num_ranks=0",
+    "learner.zero_stage=4",
+    "learner.zero_stage=-1",
+    "learner.learning_rate=0.0",
+    "learner.learning_rate=0.1",
+    "learner.learning_rate=nan",
+    "learner.schedule=exponential",
+    "learner.lr_warmup_steps=-1",
+    "learner.adam_beta1=1.1",
+    "learner.adam_beta2=-0.1",
+    "learner.adam_eps=0.0",
+    "learner.adam_weight_decay=-0.1",
+    "learner.adam_grad_clip_norm=-1.0",
+    "learner.adam_grad_clip_norm=101.0",
+    "learner.micro_batch_tokens=0",
+    "learner.lora.lora_rank=-1",
+    "learner.lora.lora_alpha=0",
+    "learner.lora.dropout=1.1",
+    "learner.num_threads=0",
+    "learner.drift_alarm=0.0",
+    "weight_sync.transport=pigeon",
+    "weight_sync.timeout_s=0.0",
+    "weight_sync.probe_tolerance=0.0",
+    "staleness.max_steps_off_policy=-1",
+    "staleness.max_steps_off_policy=11",
+    "staleness.kv_on_update=burn",
+    "warmup.demonstrations=0",
+    "warmup.demonstrations=101",
+    "warmup.steps=-1",
+    "warmup.batch_size=0",
+    "warmup.learning_rate=0.1",
+    "data.num_documents=1999",
+    "data.num_documents=500001",
+    "data.seed=-1",
+    "data.train_tasks=0",
+    "data.validation_tasks=0",
+    "data.test_tasks=0",
+    "data.name=msmarco",
+    "evaluation.temperatures=[]",
+    "evaluation.validation_temperature=-0.1",
+    "evaluation.test_limit=0",
+    "evaluation.bootstrap_resamples=999",
+    "tracking.traces_per_step=-1",
+    "cluster.device=tpu",
+    "cluster.object_store_gib=0.0",
+    "model.dtype=float8",
+    "seed=-1",
+    "resume=maybe",
+    "dry_run=perhaps",
+]
+
+
+@pytest.fixture(scope="module")
+def composed() -> DictConfig:
+    """The defaults, composed once: composing anew for each of many values would take most of the time."""
+    with initialize_config_module("hydra_conf", version_base="1.3"):
+        settings = compose("config")
+    OmegaConf.set_struct(settings, True)
+    return settings
+
+
+@pytest.mark.parametrize("override", OUT_OF_RANGE)
+def test_to_config_value_out_of_range_names_setting_and_value(composed: DictConfig, override: str) -> None:
+    setting, _, value = override.partition("=")
+    settings = OmegaConf.merge(composed, OmegaConf.from_dotlist([override]))
+    assert isinstance(settings, DictConfig)
+    with pytest.raises(ConfigError) as caught:
+        to_config(settings)
+    message = str(caught.value)
+    assert "\n" not in message
+    assert message.startswith(f"{setting}={value} is refused: ") or message.startswith(
+        f"{setting}={value!r} is refused: "
+    )
+    assert message.endswith(f"set {setting} accordingly.")
+
+
+@pytest.mark.parametrize("override", ["evaluation.temperatures=[0.0,3.0]", "environment.tools=[bm25_search,grep]"])
+def test_load_config_wrong_item_of_a_list_is_named(override: str) -> None:
+    message = refusal(override)
+    assert message.startswith(f"{override.partition('=')[0]}.1=")
+
+
+def test_load_config_top_p_below_one_is_refused() -> None:
+    message = refusal("rollout.sampling_top_p=0.95", "algorithm/loss=importance_sampling")
+    assert message.startswith("rollout.sampling_top_p=0.95: ")
+    assert "algorithm.loss=importance_sampling" in message
+    assert message.endswith("set rollout.sampling_top_p=1.")
+
+
+@pytest.mark.parametrize("folder", ["runs/one", "./runs", "../runs"])
+def test_load_config_relative_output_dir_is_refused(folder: str) -> None:
+    message = refusal(f"output_dir={folder}")
+    assert message.startswith(f"output_dir={folder}: ")
+    assert message.endswith("give an absolute path.")
+
+
+def test_load_config_output_dir_from_home_is_accepted() -> None:
+    assert load_config(["output_dir='~/runs'"]).output_dir == "~/runs"
+
+
+def test_load_config_crossed_clip_bounds_are_refused() -> None:
+    message = refusal("algorithm.loss.clip_low=1.2", "algorithm.loss.clip_high=0.8")
+    assert "clip_low=1.2" in message
+    assert "clip_high=0.8" in message
+    assert "algorithm.loss" in message
+
+
+def test_load_config_relative_clip_bounds_are_refused() -> None:
+    """Bounds written as distances from 1, as other projects have them, must not pass as an odd band."""
+    assert "absolute ratios" in refusal("algorithm.loss.clip_low=0.2", "algorithm.loss.clip_high=0.2")
+
+
+@pytest.mark.parametrize("transport", ["nccl", "ipc"])
+def test_load_config_gpu_transport_on_cpu_is_refused(transport: str) -> None:
+    message = refusal(f"weight_sync={transport}")
+    assert message.startswith(f"weight_sync.transport={transport} needs GPUs, but cluster.device=cpu; ")
+    assert "shared_memory" in message
+
+
+def test_load_config_replies_over_the_sequence_length_are_refused() -> None:
+    message = refusal("environment.max_turns=8", "rollout.sampling_max_tokens=128", "rollout.max_sequence_length=1024")
+    for part in ("rollout.max_sequence_length=1024", "environment.max_turns=8", "rollout.sampling_max_tokens=128"):
+        assert part in message
+    load_config(["environment.max_turns=8", "rollout.sampling_max_tokens=127", "rollout.max_sequence_length=1024"])
+
+
+def test_load_config_k_over_max_k_is_refused() -> None:
+    assert "k=11 is over max_k=10" in refusal("environment.k=11")
+
+
+def test_load_config_shared_prefix_with_checkpointing_is_refused() -> None:
+    message = refusal("learner.gradient_checkpointing=true")
+    assert "share_prefix" in message
+    assert "gradient_checkpointing" in message
+
+
+def test_load_config_gpu_cluster_with_cpu_workers_is_refused() -> None:
+    message = refusal("cluster=gpu")
+    assert "rollout.gpus_per_worker" in message
+    assert "learner.gpus_per_rank" in message
+
+
+def test_load_config_tables_without_folder_is_refused() -> None:
+    assert "folder is missing" in refusal("data.name=tables")
+
+
+@pytest.mark.parametrize("removed", ["learner.lora", "learner.zero_stage"])
+def test_load_config_removed_setting_is_missed(removed: str) -> None:
+    assert refusal(f"~{removed}").startswith(f"{removed} is not set; ")
+
+
+@pytest.mark.xfail(strict=True, reason="rl_cluster/composition.py:to_config asks for missing keys outside its try")
+def test_load_config_unresolved_variable_is_refused() -> None:
+    assert "SURELY_NOT_SET" in refusal("output_dir=${oc.env:SURELY_NOT_SET}/x")
+
+
+@pytest.mark.xfail(
+    strict=True,
+    reason="rl_cluster/config.py:Section is not strict: true passes as 1 and '8' as 8, against its docstring",
+)
+@pytest.mark.parametrize("override", ["training.max_steps=true", "training.max_steps='8'"])
+def test_load_config_value_of_another_type_is_not_converted(override: str) -> None:
+    assert "training.max_steps" in refusal(override)

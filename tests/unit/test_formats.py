@@ -1,0 +1,260 @@
+"""Tool-call formats: what is written can be read, and what is malformed is answered, never raised."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from rl_cluster.environments.search import SearchEnvironmentSettings, tool_specs
+from rl_cluster.episodes.formats import detect_format, format_names, get_format
+from rl_cluster.episodes.formats.base import ParsedReply, find_answer
+from rl_cluster.episodes.trajectory import ToolCall
+from rl_cluster.errors import ConfigError
+
+TOOLS = tool_specs(SearchEnvironmentSettings(max_turns=5, k=4, max_k=10))
+NAMES = ["hermes", "llama3", "plain"]
+TAGS = ("<tool_call>", "</tool_call>", "<think>", "</think>")
+
+printable = st.text(st.characters(codec="utf-8", exclude_categories=("Cc", "Cs", "Zl", "Zp")), min_size=1, max_size=40)
+queries = printable.filter(lambda text: text == text.strip() and not any(tag in text for tag in TAGS))
+
+
+def only_call(reply: ParsedReply) -> ToolCall:
+    assert reply.answer is None
+    assert len(reply.calls) == 1
+    return reply.calls[0]
+
+
+def hermes(*bodies: str) -> str:
+    return "\n".join(f"<tool_call>\n{body}\n</tool_call>" for body in bodies)
+
+
+def write(name: str, call: dict[str, object]) -> str:
+    """A call in the JSON format of that name, right or wrong."""
+    arguments = call.pop("arguments", None)
+    key = "arguments" if name == "hermes" else "parameters"
+    body = json.dumps({**call, key: arguments})
+    return hermes(body) if name == "hermes" else body
+
+
+def test_format_names_are_the_three_formats() -> None:
+    assert format_names() == NAMES
+
+
+def test_get_format_unknown_name_lists_the_known() -> None:
+    with pytest.raises(
+        ConfigError, match=r"^model\.tool_format='xml' is unknown; choose auto or one of hermes, llama3"
+    ):
+        get_format("xml")
+
+
+@pytest.mark.parametrize(
+    ("template", "expected"),
+    [
+        ("{% for message in messages %}{{ message.content }}{% endfor %}", "plain"),
+        ("{% if tools %}<tools>...<tool_call>{% endif %}", "hermes"),
+        ("{% if tools %}<|start_header_id|>ipython{% endif %}", "llama3"),
+        ("{% if tools %}[AVAILABLE_TOOLS]{% endif %}", "plain"),
+    ],
+)
+def test_detect_format_template_gives_its_format(template: str, expected: str) -> None:
+    assert detect_format(template) == expected
+
+
+@pytest.mark.parametrize("name", NAMES)
+@given(tool=st.sampled_from([tool.name for tool in TOOLS]), query=queries, k=st.none() | st.integers(0, 1000))
+@settings(max_examples=150, deadline=None)
+def test_write_call_then_parse_gives_the_call_back(name: str, tool: str, query: str, k: int | None) -> None:
+    arguments: dict[str, object] = {"query": query} if k is None else {"query": query, "k": k}
+    tool_format = get_format(name)
+    assert only_call(tool_format.parse(tool_format.write_call(tool, arguments), TOOLS)) == ToolCall(tool, arguments)
+
+
+@pytest.mark.parametrize("name", NAMES)
+@given(text=st.text(max_size=200) | st.from_regex(r"(<tool_call>|\{|bm25_search|answer: |\"name\": |[^\s]){0,12}"))
+@settings(max_examples=300, deadline=None)
+def test_parse_any_text_never_raises(name: str, text: str) -> None:
+    reply = get_format(name).parse(text, TOOLS)
+    assert reply.answer is None or not reply.calls
+    for call in reply.calls:
+        assert call.error is None or "\n" not in call.error
+
+
+def test_plain_several_lines_give_calls_in_order() -> None:
+    text = "bm25_search: ABC-1234-X runbook\nvector_search(8): pump that cools\n  bm25_search ( 2 ) : x  "
+    assert get_format("plain").parse(text, TOOLS).calls == [
+        ToolCall("bm25_search", {"query": "ABC-1234-X runbook"}),
+        ToolCall("vector_search", {"query": "pump that cools", "k": 8}),
+        ToolCall("bm25_search", {"query": "x", "k": 2}),
+    ]
+
+
+def test_plain_query_keeps_colons_and_brackets() -> None:
+    call = only_call(get_format("plain").parse("bm25_search: error (42): disk: full", TOOLS))
+    assert call == ToolCall("bm25_search", {"query": "error (42): disk: full"})
+
+
+def test_plain_text_around_a_call_is_ignored() -> None:
+    text = "I should look for the code first.\nbm25_search: ABC-1234-X\nThat should do."
+    assert only_call(get_format("plain").parse(text, TOOLS)) == ToolCall("bm25_search", {"query": "ABC-1234-X"})
+
+
+def test_plain_call_beside_an_answer_is_carried_out_first() -> None:
+    reply = get_format("plain").parse("bm25_search: pump\nanswer: d1 d2", TOOLS)
+    assert only_call(reply).name == "bm25_search"
+
+
+@pytest.mark.parametrize(
+    ("text", "part"),
+    [
+        ("web_search: pump", "there is no tool 'web_search'; use bm25_search or vector_search"),
+        ("bm25_search(many): pump", "'many' is not a number"),
+        ("bm25_search(-3): pump", "'-3' is not a number"),
+        ("bm25_search(2.5): pump", "'2.5' is not a number"),
+        ("bm25_search:", "the query is empty"),
+        ("vector_search(4):   ", "the query is empty"),
+    ],
+)
+def test_plain_malformed_call_carries_its_error(text: str, part: str) -> None:
+    assert part in (only_call(get_format("plain").parse(text, TOOLS)).error or "")
+
+
+@pytest.mark.parametrize("text", ["", "hello", "bm25_search", "bm25_search pump", "(bm25_search: pump)", "note: pump"])
+def test_plain_without_call_or_answer_is_neither(text: str) -> None:
+    assert get_format("plain").parse(text, TOOLS) == ParsedReply()
+
+
+def test_plain_endless_number_is_malformed() -> None:
+    call = only_call(get_format("plain").parse(f"bm25_search({'9' * 5000}): pump", TOOLS))
+    assert call.error is not None
+
+
+def test_hermes_several_calls_come_in_order() -> None:
+    text = hermes(
+        '{"name": "vector_search", "arguments": {"query": "pump", "k": 3}}',
+        '{"name": "bm25_search", "arguments": {"query": "ABC"}}',
+    )
+    assert get_format("hermes").parse(text, TOOLS).calls == [
+        ToolCall("vector_search", {"query": "pump", "k": 3}),
+        ToolCall("bm25_search", {"query": "ABC"}),
+    ]
+
+
+def test_hermes_one_malformed_call_leaves_the_others() -> None:
+    text = hermes('{"name": "bm25_search", "arguments": {"query": "ABC"}}', "{oops")
+    good, bad = get_format("hermes").parse(text, TOOLS).calls
+    assert good.error is None
+    assert "not valid JSON" in (bad.error or "")
+
+
+def test_hermes_text_around_a_call_is_ignored() -> None:
+    text = "<think>\nanswer: d9\n</think>\n\nI search.\n" + hermes(
+        '{"name": "bm25_search", "arguments": {"query": "A"}}'
+    )
+    assert only_call(get_format("hermes").parse(text + "\nThanks.", TOOLS)) == ToolCall("bm25_search", {"query": "A"})
+
+
+def test_hermes_call_or_answer_inside_thinking_is_not_meant() -> None:
+    draft = hermes('{"name": "bm25_search", "arguments": {"query": "A"}}')
+    reply = get_format("hermes").parse(f"<think>{draft}\nanswer: d1</think>\nanswer: d2", TOOLS)
+    assert reply == ParsedReply(answer="d2")
+
+
+def test_hermes_thinking_that_never_ends_says_nothing() -> None:
+    assert get_format("hermes").parse("<think>answer: d1", TOOLS) == ParsedReply()
+
+
+def test_hermes_call_cut_off_is_malformed() -> None:
+    call = only_call(get_format("hermes").parse('<tool_call>\n{"name": "bm25_search", "argum', TOOLS))
+    assert "not valid JSON" in (call.error or "")
+
+
+def test_hermes_whole_json_without_closing_tag_is_a_call() -> None:
+    text = '<tool_call>\n{"name": "bm25_search", "arguments": {"query": "A"}}'
+    assert only_call(get_format("hermes").parse(text, TOOLS)) == ToolCall("bm25_search", {"query": "A"})
+
+
+def test_llama3_python_tag_before_a_call_is_dropped() -> None:
+    text = '<|python_tag|>{"name": "bm25_search", "parameters": {"query": "A"}}'
+    assert only_call(get_format("llama3").parse(text, TOOLS)) == ToolCall("bm25_search", {"query": "A"})
+
+
+@pytest.mark.parametrize("separator", ["; ", "\n", ""])
+def test_llama3_several_calls_are_malformed(separator: str) -> None:
+    one = '{"name": "bm25_search", "parameters": {"query": "A"}}'
+    call = only_call(get_format("llama3").parse(separator.join([one, one]), TOOLS))
+    assert "not valid JSON" in (call.error or "")
+
+
+def test_llama3_call_cut_off_is_malformed() -> None:
+    call = only_call(get_format("llama3").parse('{"name": "bm25_search", "parameters": {"que', TOOLS))
+    assert "not valid JSON" in (call.error or "")
+
+
+def test_llama3_text_before_a_call_makes_it_no_call() -> None:
+    text = 'Let me search. {"name": "bm25_search", "parameters": {"query": "A"}}'
+    assert get_format("llama3").parse(text, TOOLS) == ParsedReply()
+
+
+@pytest.mark.parametrize("name", ["hermes", "llama3"])
+@pytest.mark.parametrize(
+    ("call", "part"),
+    [
+        ({"name": "web_search", "arguments": {"query": "A"}}, "there is no tool 'web_search'"),
+        ({"name": "bm25_search", "arguments": ["A"]}, "must be an object"),
+        ({"name": "bm25_search", "arguments": "A"}, "must be an object"),
+        ({"name": "bm25_search", "arguments": {}}, "'query' is missing"),
+        ({"name": "bm25_search", "arguments": {"query": 7}}, "'query' must be of type str"),
+        ({"name": "bm25_search", "arguments": {"query": None}}, "'query' must be of type str"),
+        ({"name": "bm25_search", "arguments": {"query": "A", "k": "4"}}, "'k' must be of type int"),
+        ({"name": "bm25_search", "arguments": {"query": "A", "k": 4.0}}, "'k' must be of type int"),
+        ({"name": "bm25_search", "arguments": {"query": "A", "k": True}}, "'k' must be of type int"),
+        ({"name": "bm25_search", "arguments": {"query": "A", "top": 4}}, "there is no argument 'top'"),
+        ({"name": 7, "arguments": {"query": "A"}}, 'must be an object with a "name"'),
+        ({"arguments": {"query": "A"}}, 'must be an object with a "name"'),
+    ],
+)
+def test_json_formats_wrong_call_says_how_to_mend_it(name: str, call: dict[str, object], part: str) -> None:
+    assert part in (only_call(get_format(name).parse(write(name, dict(call)), TOOLS)).error or "")
+
+
+@pytest.mark.parametrize("name", ["hermes", "llama3"])
+@pytest.mark.parametrize(
+    "body",
+    [
+        "{'name': 'bm25_search'}",
+        "{",
+        '{"a":' * 5000,
+        '{"name": "bm25_search", "parameters": {"query": "A", "k": ' + "9" * 5000 + "}}",
+        '{"name": "bm25_search", "arguments": {"query": "\\ud800"}, "parameters": {"query": "\\ud800"}}',
+        '{"name": "bm25_search", "arguments": {"query": "A", "k": 1e400}, "parameters": {"query": "A", "k": 1e400}}',
+    ],
+    ids=["quotes", "brace", "nesting", "digits", "surrogate", "infinity"],
+)
+def test_json_formats_unreadable_call_is_malformed(name: str, body: str) -> None:
+    call = only_call(get_format(name).parse(hermes(body) if name == "hermes" else body, TOOLS))
+    assert call.error is not None
+    assert "\n" not in call.error
+
+
+@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("answer: d1 d2", "d1 d2"),
+        ("Answer : d1, d2", "d1, d2"),
+        ("I think so.\n  ANSWER: d1\nbye", "d1"),
+        ("answer: d1\nanswer: d2", "d2"),
+        ("answer:", ""),
+        ("answer: a:b", "a:b"),
+        ("the answer: d1", None),
+        ("answers: d1", None),
+        ("answer d1", None),
+    ],
+)
+def test_parse_answer_last_line_counts(name: str, text: str, expected: str | None) -> None:
+    assert find_answer(text) == expected
+    assert get_format(name).parse(text, TOOLS) == ParsedReply(answer=expected)
