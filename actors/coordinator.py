@@ -20,7 +20,7 @@ import ray
 from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
 from actors.learner import LearnerGroup
-from actors.remote import actor, value_of
+from actors.remote import actor, value_of, within
 from actors.rollout_pool import RolloutPool
 from actors.run_parts import (
     RunData,
@@ -121,7 +121,7 @@ class Coordinator:
         config = self.config
         self.say("preparing documents and index")
         self.data: RunData
-        self.data = await asyncio.wait_for(prepare_search(config), config.search.start_timeout_s * 4)
+        self.data = await within(config.search.start_timeout_s * 4, prepare_search(config))
         self.say(
             f"search service is up: {self.data.num_documents} documents, index {self.data.index_id[:12]}, "
             f"http://127.0.0.1:{config.search.port}/{self.data.search_app}/v1/search"
@@ -276,7 +276,7 @@ class Coordinator:
                     task.add_done_callback(self.group_tasks.discard)
                     await asyncio.sleep(0)  # lets the pool count the group before the next is considered
             try:
-                await asyncio.wait_for(self.wake.wait(), POLL_S)
+                await within(POLL_S, self.wake.wait())
             except TimeoutError:
                 await self.pool.refresh()
 

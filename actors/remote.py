@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Callable
 from typing import Any
 
@@ -19,3 +20,12 @@ def actor(**options: Any) -> Callable[[type], Any]:
 async def value_of(reference: Any) -> Any:
     """Awaits a reference as a coroutine, which asyncio can wrap in a task, wait for and cancel."""
     return await reference
+
+
+async def within(seconds: float, awaitable: Any) -> Any:
+    """Awaits with a deadline; raises TimeoutError.
+
+    `asyncio.wait_for` of Python 3.11 loses a cancellation that meets the end of what it waits for; this does not.
+    """
+    async with asyncio.timeout(seconds):
+        return await awaitable

@@ -17,7 +17,7 @@ from typing import Any
 import ray
 from ray.exceptions import RayActorError, RayError
 
-from actors.remote import Handle, value_of
+from actors.remote import Handle, value_of, within
 from actors.rollout_worker import RolloutWorker, WorkerSettings
 from rl_cluster.datasets.task import Task
 from rl_cluster.episodes.episode import EpisodeLimits
@@ -76,12 +76,12 @@ class RolloutPool:
         worker.actor = actor
         deadline = self.settings.start_timeout_s
         try:
-            await asyncio.wait_for(value_of(actor.start.remote()), deadline)
+            await within(deadline, actor.start.remote())
             worker.health.on_started(time.monotonic(), incarnation)
-            publication = await asyncio.wait_for(value_of(self.sync.wait_newer.remote(0, deadline)), deadline)
+            publication = await within(deadline, self.sync.wait_newer.remote(0, deadline))
             if publication is None:
                 raise DeadlineError("No weights were published before the workers started.")
-            await asyncio.wait_for(value_of(actor.apply.remote(publication)), deadline)
+            await within(deadline, actor.apply.remote(publication))
         except TimeoutError as error:
             raise DeadlineError(
                 f"{worker.worker_id} did not start within rollout.start_timeout_s={deadline:.0f} s; is its node alive, and "

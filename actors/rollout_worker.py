@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from actors.remote import Handle, actor
+from actors.remote import Handle, actor, within
 from actors.weight_sync import Publication, local_snapshot
 from rl_cluster.datasets.task import Task
 from rl_cluster.environments.search import SearchEnvironment, SearchEnvironmentSettings
@@ -126,8 +126,9 @@ class RolloutWorker:
             environment = SearchEnvironment(task, settings.environment, self.tool_format, self.client)
             started = time.time()
             try:
-                trajectory = await asyncio.wait_for(
-                    run_episode(self.parts, task, environment, limits, group_id, attempt), settings.rollout_timeout
+                trajectory = await within(
+                    settings.rollout_timeout,
+                    run_episode(self.parts, task, environment, limits, group_id, attempt),
                 )
             except TimeoutError:
                 trajectory = Trajectory(

@@ -86,7 +86,7 @@ async def prepare_search(config: Config) -> RunData:
     )
 
 
-@ray.remote
+@ray.remote(max_calls=1)  # the process ends and gives its memory back
 def _build_index(corpus_path: str, search: dict[str, Any]) -> tuple[str, str, int]:
     """Builds in a process of its own, so that no other one loads retrieval libraries."""
     import os

@@ -18,6 +18,7 @@ from ray.exceptions import RayError
 from ray.serve.exceptions import BackPressureError, RayServeException
 from ray.serve.handle import DeploymentHandle
 
+from actors.remote import within
 from rl_cluster.environments.search import FoundDocument
 from rl_cluster.errors import ClusterError, SearchRequestError, ToolTimeoutError, ToolUnavailableError
 
@@ -175,7 +176,7 @@ class ServeSearchClient:
         """See environments.search.SearchClient."""
         try:
             response = self.handles[tool].search.remote(query, k, excluded)
-            hits = await asyncio.wait_for(response, self.timeout_s)
+            hits = await within(self.timeout_s, response)
         except SearchRequestError:
             raise
         except TimeoutError as error:

@@ -15,7 +15,7 @@ from pathlib import Path
 
 import ray
 
-from actors.remote import Handle, actor
+from actors.remote import Handle, actor, within
 from rl_cluster.learning.weight_version import WeightVersion
 
 CHUNK_BYTES = 64 << 20
@@ -63,7 +63,7 @@ class WeightSync:
         """The newest publication as soon as it is past `sequence`; None after `timeout_s`."""
         async with self.changed:
             try:
-                await asyncio.wait_for(self.changed.wait_for(lambda: self._is_past(sequence)), timeout_s)
+                await within(timeout_s, self.changed.wait_for(lambda: self._is_past(sequence)))
             except TimeoutError:
                 return None
             return self.newest
@@ -81,7 +81,7 @@ class WeightSync:
         async with self.changed:
             # After the time-out the caller is told who is behind, and decides.
             with contextlib.suppress(TimeoutError):
-                await asyncio.wait_for(self.changed.wait_for(lambda: not self._behind(sequence)), timeout_s)
+                await within(timeout_s, self.changed.wait_for(lambda: not self._behind(sequence)))
             return self._behind(sequence)
 
     async def read_chunk(self, sequence: int, index: int) -> bytes:

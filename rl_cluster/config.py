@@ -82,7 +82,7 @@ class RolloutConfig(Section):
     tensor_parallel_size: Positive
     gpu_memory_utilization: Annotated[float, Field(gt=0, lt=1)]
     enforce_eager: bool
-    cpu_threads: str
+    cpu_threads: Positive
     start_timeout_s: Seconds
     max_restarts: NonNegative
 

@@ -26,7 +26,9 @@ from rl_cluster.errors import ClusterError, RLClusterError
 DASHBOARD_PORT = 8265
 START_TIMEOUT_S = 120.0
 STOP_WAIT_S = 20
-_QUIET = {"RAY_DISABLE_IMPORT_WARNING": "1", "RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO": "0", "RAY_USAGE_STATS_ENABLED": "0"}
+# Ray's workers run at a low priority unless told otherwise, so that any other program on the machine starves the job.
+_NICENESS = {"RAY_worker_niceness": "0"}
+_QUIET = {"RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO": "0", "RAY_USAGE_STATS_ENABLED": "0"}
 
 
 def launch(overrides: Sequence[str]) -> int:
@@ -119,7 +121,7 @@ def _ray(*arguments: str) -> subprocess.CompletedProcess[str]:
     # Ray kills a stopped job after this time; a run needs a little longer than the default of 3 s to end cleanly.
     # The head's PATH is where jobs find `python`, so it must be this environment's.
     path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ.get('PATH', '')}"
-    environment = {**os.environ, **_QUIET, "PATH": path, "RAY_JOB_STOP_WAIT_TIME_S": str(STOP_WAIT_S)}
+    environment = {**os.environ, **_QUIET, **_NICENESS, "PATH": path, "RAY_JOB_STOP_WAIT_TIME_S": str(STOP_WAIT_S)}
     return subprocess.run([_tool("ray"), *arguments], env=environment, capture_output=True, text=True, check=False)
 
 

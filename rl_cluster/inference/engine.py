@@ -38,7 +38,7 @@ class EngineSettings:
     transfer_backend: str = "rl_cluster_shared_memory"
     kv_on_update: str = "keep"
     probe_tolerance: float = 1e-3
-    cpu_threads: str = "auto"
+    cpu_threads: int = 2
     seed: int = 0
 
 
@@ -96,6 +96,8 @@ class InferenceEngine:
             "worker_extension_cls": "rl_cluster.inference.shared_memory_transfer.WorkerExtension",
             "tensor_parallel_size": settings.tensor_parallel_size,
         }
+        if settings.device == "cpu" and settings.tensor_parallel_size == 1:
+            arguments["distributed_executor_backend"] = "uni"
         if settings.device != "cpu":
             arguments["gpu_memory_utilization"] = settings.gpu_memory_utilization
 
@@ -106,7 +108,8 @@ class InferenceEngine:
             # Built on the running loop's thread: AsyncLLM ties itself to the loop that it is made on.
             llm = build()
             engine = cls(settings=settings, llm=llm)
-            await asyncio.wait_for(engine._set_version(0), deadline_s)
+            async with asyncio.timeout(deadline_s):
+                await engine._set_version(0)
         except TimeoutError as error:
             raise DeadlineError(
                 f"The engine for {settings.model_path} was not ready within {deadline_s:.0f} s."
@@ -188,7 +191,8 @@ class InferenceEngine:
         async with self._updating:
             self._require_usable()
             try:
-                await asyncio.wait_for(self._update(weights, path), deadline_s)
+                async with asyncio.timeout(deadline_s):
+                    await self._update(weights, path)
             except TimeoutError as error:
                 self.broken = f"weight update {weights.version} did not end within {deadline_s:.0f} s"
                 raise WeightSyncError(f"The {self.broken}; restart the engine.") from error
@@ -289,4 +293,8 @@ def _set_environment(settings: EngineSettings) -> None:
     os.environ.setdefault("VLLM_LOGGING_LEVEL", "WARNING")
     if settings.device == "cpu":
         os.environ["VLLM_CPU_KVCACHE_SPACE"] = str(max(1, round(settings.kv_cache_gib)))
-        os.environ["VLLM_CPU_OMP_THREADS_BIND"] = settings.cpu_threads
+        if settings.tensor_parallel_size == 1:
+            # One process for scheduler and model: two of them pass work through a loop that spins, which on a small
+            # machine takes half a core from the model.
+            os.environ["VLLM_ENABLE_V1_MULTIPROCESSING"] = "0"
+            os.environ["OMP_NUM_THREADS"] = str(settings.cpu_threads)
