@@ -265,9 +265,7 @@ def test_to_config_value_out_of_range_names_setting_and_value(composed: DictConf
         to_config(settings)
     message = str(caught.value)
     assert "\n" not in message
-    assert message.startswith(f"{setting}={value} is refused: ") or message.startswith(
-        f"{setting}={value!r} is refused: "
-    )
+    assert message.startswith((f"{setting}={value} is refused: ", f"{setting}={value!r} is refused: "))
     assert message.endswith(f"set {setting} accordingly.")
 
 
