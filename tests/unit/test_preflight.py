@@ -1,0 +1,222 @@
+"""Wrong input is refused before anything starts, in one sentence that names the place and the mend."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from rl_cluster.composition import load_config
+from rl_cluster.datasets.tables import write_tasks
+from rl_cluster.datasets.task import Document, Task
+from rl_cluster.errors import ConfigError, DataError, ModelError, RLClusterError
+from rl_cluster.preflight import check_inputs
+from rl_cluster.retrieval.corpus import CORPUS_SCHEMA, write_corpus
+
+SPLITS = ("train", "validation", "test")
+
+
+def task(name: str, **changes: object) -> Task:
+    settings: dict[str, object] = {"prompt": f"Where is {name}?", "corpus": "kb", "gains": {"d1": 1.0}}
+    return Task(name, **{**settings, **changes})  # type: ignore[arg-type]
+
+
+class Inputs:
+    """A model folder and a data folder that pass; each test spoils one thing."""
+
+    def __init__(self, root: Path) -> None:
+        self.model, self.data = root / "model", root / "data"
+        self.model.mkdir()
+        self.data.mkdir()
+        for file in ("config.json", "model.safetensors", "tokenizer.json"):
+            (self.model / file).write_text("{}")
+        self.tasks = {split: [task(f"{split}-{number}") for number in range(4)] for split in SPLITS}
+        self.write_corpus(["d1", "d2", "d3"])
+
+    def write_corpus(self, ids: list[str | None]) -> None:
+        """Without the checks of the project's own writer."""
+        rows = {
+            "corpus": ["kb"] * len(ids),
+            "doc_id": ids,
+            "title": ["title"] * len(ids),
+            "text": ["text"] * len(ids),
+            "metadata": ["{}"] * len(ids),
+        }
+        pq.write_table(pa.table(rows, schema=CORPUS_SCHEMA), self.data / "corpus.parquet")
+
+    def change_column(self, column: str, row: int, value: str | None) -> None:
+        write_tasks(self.data / "tasks.parquet", self.tasks)
+        table = pq.read_table(self.data / "tasks.parquet").to_pydict()
+        table[column][row] = value
+        pq.write_table(pa.table(table), self.data / "tasks.parquet")
+
+    def check(self, *overrides: str, write: bool = True) -> None:
+        if write:
+            write_tasks(self.data / "tasks.parquet", self.tasks)
+        data = ["data=tables", f"data.folder='{self.data}'", f"model.name='{self.model}'"]
+        check_inputs(load_config([*data, *overrides]))
+
+
+@pytest.fixture
+def inputs(tmp_path: Path) -> Inputs:
+    return Inputs(tmp_path)
+
+
+def refusal(expected: type[RLClusterError], call: Callable[..., None], *overrides: str, write: bool = True) -> str:
+    with pytest.raises(expected) as caught:
+        call(*overrides, write=write)
+    message = str(caught.value)
+    assert "\n" not in message
+    assert message.endswith(".")
+    assert "; " in message
+    return message
+
+
+def test_check_inputs_good_folders_pass(inputs: Inputs) -> None:
+    inputs.check()
+
+
+def test_check_inputs_corpus_of_the_projects_writer_passes(inputs: Inputs) -> None:
+    write_corpus(inputs.data / "corpus.parquet", "kb", [Document("d1", "title", "text")])
+    inputs.check()
+
+
+@pytest.mark.parametrize(
+    ("missing", "part"),
+    [
+        ("tokenizer.json", "tokenizer is missing"),
+        ("model.safetensors", "no *.safetensors"),
+        ("config.json", "config.json"),
+    ],
+)
+def test_check_inputs_model_folder_without_a_part_is_refused(inputs: Inputs, missing: str, part: str) -> None:
+    (inputs.model / missing).unlink()
+    message = refusal(ModelError, inputs.check)
+    assert message.startswith(f"model.name={inputs.model}: ")
+    assert part in message
+
+
+def test_check_inputs_no_model_folder_is_refused(inputs: Inputs) -> None:
+    message = refusal(ModelError, inputs.check, f"model.name='{inputs.model}-gone'")
+    assert "there is no such folder" in message
+
+
+def test_check_inputs_unknown_bundled_model_is_refused(inputs: Inputs) -> None:
+    assert "no such bundled model" in refusal(ModelError, inputs.check, "model.name='bundled:gpt'")
+
+
+@pytest.mark.parametrize(
+    ("override", "part"),
+    [
+        ("algorithm.loss.name=dpo", "loss='dpo' is unknown"),
+        ("algorithm.advantage.name=best", "advantage='best' is unknown"),
+        ("environment.reward=bleu", "environment.reward='bleu' is unknown"),
+        ("model.tool_format=xml", "model.tool_format='xml' is unknown"),
+    ],
+)
+def test_check_inputs_unknown_name_is_refused_with_the_known(inputs: Inputs, override: str, part: str) -> None:
+    message = refusal(ConfigError, inputs.check, override)
+    assert part in message
+    assert "choose " in message
+
+
+@pytest.mark.parametrize("file", ["tasks.parquet", "corpus.parquet"])
+def test_check_inputs_missing_file_is_refused(inputs: Inputs, file: str) -> None:
+    write_tasks(inputs.data / "tasks.parquet", inputs.tasks)
+    (inputs.data / file).unlink()
+    message = refusal(DataError, inputs.check, write=False)
+    assert message.startswith(f"data.folder={inputs.data}: {file} is missing; ")
+
+
+@pytest.mark.parametrize("file", ["tasks.parquet", "corpus.parquet"])
+def test_check_inputs_file_of_another_kind_is_refused(inputs: Inputs, file: str) -> None:
+    write_tasks(inputs.data / "tasks.parquet", inputs.tasks)
+    (inputs.data / file).write_text("no parquet")
+    message = refusal(DataError, inputs.check, write=False)
+    assert message.startswith(f"{inputs.data / file}: it is no Parquet file")
+
+
+def test_check_inputs_corpus_repeats_an_id_is_refused(inputs: Inputs) -> None:
+    inputs.write_corpus(["d1", "d2", "d1"])
+    message = refusal(DataError, inputs.check)
+    assert message.startswith(f"{inputs.data / 'corpus.parquet'}: row 3 repeats the doc_id 'd1' of row 1; ")
+
+
+@pytest.mark.parametrize("doc_id", [None, ""])
+def test_check_inputs_corpus_lacks_an_id_is_refused(inputs: Inputs, doc_id: str | None) -> None:
+    inputs.write_corpus(["d1", doc_id])
+    message = refusal(DataError, inputs.check)
+    assert message.startswith(f"{inputs.data / 'corpus.parquet'}: row 2 has no doc_id; ")
+
+
+def test_check_inputs_empty_corpus_is_refused(inputs: Inputs) -> None:
+    inputs.write_corpus([])
+    message = refusal(DataError, inputs.check)
+    assert message.startswith(f"{inputs.data / 'corpus.parquet'}: ")
+
+
+@pytest.mark.parametrize("split", SPLITS)
+def test_check_inputs_gain_for_an_unknown_document_is_refused(inputs: Inputs, split: str) -> None:
+    inputs.tasks[split][1] = task("odd", gains={"d1": 1.0, "d99": 2.0})
+    message = refusal(DataError, inputs.check)
+    assert "'odd'" in message
+    assert "'d99'" in message
+
+
+def test_check_inputs_negative_gain_is_refused(inputs: Inputs) -> None:
+    inputs.tasks["test"][0] = task("odd", gains={"d1": -1.0})
+    assert "-1" in refusal(DataError, inputs.check)
+
+
+def test_check_inputs_task_without_gain_is_refused(inputs: Inputs) -> None:
+    inputs.tasks["validation"][0] = task("odd", gains={"d1": 0.0})
+    assert "'odd'" in refusal(DataError, inputs.check)
+
+
+def test_check_inputs_task_id_twice_in_a_split_is_refused(inputs: Inputs) -> None:
+    inputs.tasks["train"][2] = task("train-0")
+    message = refusal(DataError, inputs.check)
+    assert message.startswith(f"{inputs.data / 'tasks.parquet'}: row 3 repeats the task_id 'train-0' of row 1; ")
+
+
+def test_check_inputs_task_id_in_two_splits_is_refused(inputs: Inputs) -> None:
+    inputs.tasks["test"][0] = task("train-0")
+    message = refusal(DataError, inputs.check)
+    assert str(inputs.data / "tasks.parquet") in message
+    assert "'train-0'" in message
+
+
+@pytest.mark.parametrize("split", SPLITS)
+def test_check_inputs_empty_split_is_refused(inputs: Inputs, split: str) -> None:
+    inputs.tasks[split] = []
+    message = refusal(DataError, inputs.check)
+    assert message.startswith(f"{inputs.data / 'tasks.parquet'}: the split {split!r} has no task; ")
+
+
+def test_check_inputs_fewer_tasks_than_a_step_needs_is_refused(inputs: Inputs) -> None:
+    message = refusal(ConfigError, inputs.check, "training.global_batch_size=5")
+    assert message.startswith("training.global_batch_size=5 is over the 4 training tasks of ")
+
+
+@pytest.mark.parametrize(
+    ("column", "value", "part"),
+    [
+        ("task_id", None, "task_id"),
+        ("prompt", "  ", "prompt"),
+        ("gains", "{", "gains"),
+        ("gains", json.dumps(["d1"]), "gains"),
+        ("gains", json.dumps({"d1": "high"}), "'high'"),
+        ("excluded", json.dumps("d1"), "excluded"),
+    ],
+)
+def test_check_inputs_malformed_task_is_refused_with_its_row(
+    inputs: Inputs, column: str, value: str | None, part: str
+) -> None:
+    inputs.change_column(column, 1, value)
+    message = refusal(DataError, inputs.check, write=False)
+    assert message.startswith(f"{inputs.data / 'tasks.parquet'}: row 2 ")
+    assert part in message
