@@ -25,6 +25,7 @@ from actors.rollout_pool import RolloutPool
 from actors.run_parts import (
     RunData,
     episode_limits,
+    learner_options,
     learner_settings,
     prepare_search,
     supervised_settings,
@@ -128,7 +129,7 @@ class Coordinator:
         )
         self.client = ServeSearchClient(self.data.search_app, config.search.timeout_s)
         learner = config.learner
-        options = {"num_cpus": learner.cpus_per_rank, "num_gpus": learner.gpus_per_rank}
+        options = learner_options(config)
         self.learner = await LearnerGroup.start(
             learner_settings(config, self.data.model_path), learner.num_ranks, options, learner.start_timeout_s
         )

@@ -12,7 +12,6 @@ import os
 import time
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 from actors.remote import Handle, actor, within
 from actors.weight_sync import Publication, local_snapshot
@@ -175,12 +174,3 @@ class RolloutWorker:
         if self.engine is None:
             raise WeightSyncError(f"Worker {self.worker_id} has not been started; call start() first.")
         return self.engine
-
-
-def worker_environment(device: str) -> dict[str, Any]:
-    """The runtime environment of a worker process."""
-    variables = {"VLLM_LOGGING_LEVEL": "ERROR", "VLLM_NO_USAGE_STATS": "1", "TOKENIZERS_PARALLELISM": "false"}
-    if device == "cpu":
-        # Threads that wait by spinning would take the core that the learner computes on.
-        variables.update(OMP_WAIT_POLICY="PASSIVE", KMP_BLOCKTIME="0", VLLM_CPU_KVCACHE_SPACE="1")
-    return {"env_vars": variables}

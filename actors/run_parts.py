@@ -10,7 +10,7 @@ from typing import Any
 import ray
 
 from actors.remote import value_of
-from actors.rollout_worker import WorkerSettings, worker_environment
+from actors.rollout_worker import WorkerSettings
 from actors.search_service import start_search
 from rl_cluster.algorithms.losses import get_loss
 from rl_cluster.config import Config
@@ -219,11 +219,30 @@ def worker_settings(config: Config, data: RunData) -> WorkerSettings:
     )
 
 
+def process_environment(device: str) -> dict[str, Any]:
+    """The runtime environment of a process that computes: a rollout worker or a learner rank."""
+    variables = {"VLLM_LOGGING_LEVEL": "ERROR", "VLLM_NO_USAGE_STATS": "1", "TOKENIZERS_PARALLELISM": "false"}
+    if device == "cpu":
+        # Threads that wait by spinning would take the core that another process computes on.
+        variables.update(OMP_WAIT_POLICY="PASSIVE", GOMP_SPINCOUNT="0", KMP_BLOCKTIME="0")
+    return {"env_vars": variables}
+
+
+def learner_options(config: Config) -> dict[str, Any]:
+    """Ray's options of one learner rank."""
+    learner = config.learner
+    return {
+        "num_cpus": learner.cpus_per_rank,
+        "num_gpus": learner.gpus_per_rank,
+        "runtime_env": process_environment(config.cluster.device),
+    }
+
+
 def worker_options(config: Config) -> dict[str, Any]:
     """Ray's options of one rollout worker."""
     rollout = config.rollout
     return {
         "num_cpus": rollout.cpus_per_worker,
         "num_gpus": rollout.gpus_per_worker,
-        "runtime_env": worker_environment(config.cluster.device),
+        "runtime_env": process_environment(config.cluster.device),
     }

@@ -86,9 +86,9 @@ class SharedMemoryWeightTransferEngine(WeightTransferEngine[SharedMemoryInitInfo
 
 def _repack_tied_heads(model: torch.nn.Module) -> None:
     """A head tied to the embedding keeps its own packed copy on CPU, which a reload of the embedding leaves stale."""
-    modules: list[Any] = list(model.modules())
-    embeddings = {m.weight.data_ptr() for m in modules if type(m) is VocabParallelEmbedding}
-    heads: list[Any] = [m for m in modules if isinstance(m, ParallelLMHead)]
+    tables: list[Any] = [m for m in model.modules() if type(m) is VocabParallelEmbedding]
+    heads: list[Any] = [m for m in model.modules() if isinstance(m, ParallelLMHead)]
+    embeddings = {table.weight.data_ptr() for table in tables}
     for module in heads:
         if module.weight.data_ptr() in embeddings:
             module.quant_method.process_weights_after_loading(module)

@@ -60,6 +60,9 @@ class LearnerRank:
         )
         import deepspeed
 
+        if settings.device == "cpu":
+            # DeepSpeed would compile a shared-memory all-reduce at every first start; gloo does without a compiler.
+            deepspeed.ops.__compatible_ops__["deepspeed_shm_comm"] = False
         backend = "gloo" if settings.device == "cpu" else "nccl"
         try:
             torch.distributed.init_process_group(
