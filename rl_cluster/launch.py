@@ -10,9 +10,11 @@ import asyncio
 import logging
 import os
 import shlex
+import signal
 import socket
 import subprocess
 import sys
+import tempfile
 import time
 import urllib.error
 import urllib.request
@@ -26,9 +28,14 @@ from rl_cluster.errors import ClusterError, RLClusterError
 DASHBOARD_PORT = 8265
 START_TIMEOUT_S = 120.0
 STOP_WAIT_S = 20
-# Ray's workers run at a low priority unless told otherwise, so that any other program on the machine starves the job.
-_NICENESS = {"RAY_worker_niceness": "0"}
-_QUIET = {"RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO": "0", "RAY_USAGE_STATS_ENABLED": "0"}
+HEAD_ENVIRONMENT = {
+    # Ray kills a stopped job after this time; a run needs a little longer than the default of 3 s to end cleanly.
+    "RAY_JOB_STOP_WAIT_TIME_S": str(STOP_WAIT_S),
+    # Ray's workers run at a low priority unless told otherwise, so that any other program on the machine starves the job.
+    "RAY_worker_niceness": "0",
+    "RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO": "0",
+    "RAY_USAGE_STATS_ENABLED": "0",
+}
 
 
 def launch(overrides: Sequence[str]) -> int:
@@ -37,19 +44,18 @@ def launch(overrides: Sequence[str]) -> int:
 
     config = load_config(overrides)
     address = os.environ.get("RAY_API_SERVER_ADDRESS", f"http://127.0.0.1:{DASHBOARD_PORT}")
-    started = False
+    head: subprocess.Popen[bytes] | None = None
     if not _answers(address):
         if "RAY_API_SERVER_ADDRESS" in os.environ:
             raise ClusterError(
                 f"No Ray cluster answers at RAY_API_SERVER_ADDRESS={address}; start it or unset the variable."
             )
-        _start_head(config.cluster.object_store_gib)
-        started = True
+        head = _start_head(config.cluster.object_store_gib)
     try:
         return _submit(address, overrides, config.run_name)
     finally:
-        if started:
-            _ray("stop", "--grace-period", "10")
+        if head is not None:
+            _stop_head(head)
 
 
 def _submit(address: str, overrides: Sequence[str], run_name: str) -> int:
@@ -90,43 +96,47 @@ async def _follow(client: Any, job: str) -> None:
         await asyncio.sleep(0.5)
 
 
-def _start_head(object_store_gib: float | None) -> None:
-    arguments = [
-        "start",
-        "--head",
-        "--port",
-        str(_free_port()),
-        "--dashboard-host",
-        "127.0.0.1",
-        "--node-ip-address",
-        "127.0.0.1",
-    ]
-    arguments += ["--dashboard-port", str(DASHBOARD_PORT), "--disable-usage-stats"]
+def _start_head(object_store_gib: float | None) -> subprocess.Popen[bytes]:
+    """A head in the foreground of its own session, so that ending it ends nothing else that Ray runs here."""
+    arguments = ["--head", "--block", "--port", str(_free_port()), "--disable-usage-stats"]
+    arguments += ["--node-ip-address", "127.0.0.1", "--dashboard-host", "127.0.0.1"]
+    arguments += ["--dashboard-port", str(DASHBOARD_PORT)]
     if object_store_gib:
         arguments += ["--object-store-memory", str(int(object_store_gib * (1 << 30)))]
-    outcome = _ray(*arguments)
-    if outcome.returncode:
-        raise ClusterError(f"`ray start --head` failed: {outcome.stderr.strip() or outcome.stdout.strip()}")
+    # The head's PATH is where jobs find `python`, so it must be this environment's.
+    tools = Path(sys.executable).parent
+    path = f"{tools}{os.pathsep}{os.environ.get('PATH', '')}"
+    log = Path(tempfile.gettempdir()) / f"rl_cluster-head-{os.getpid()}.log"
+    with open(log, "wb") as output:
+        head = subprocess.Popen(
+            [str(tools / "ray"), "start", *arguments],
+            env={**os.environ, **HEAD_ENVIRONMENT, "PATH": path},
+            stdout=output,
+            stderr=subprocess.STDOUT,
+            start_new_session=True,
+        )
     deadline = time.monotonic() + START_TIMEOUT_S
     while not _answers(f"http://127.0.0.1:{DASHBOARD_PORT}"):
-        if time.monotonic() > deadline:
-            _ray("stop")
+        if head.poll() is not None or time.monotonic() > deadline:
+            _stop_head(head)
             raise ClusterError(
-                f"The Ray head's dashboard did not answer on port {DASHBOARD_PORT} in {START_TIMEOUT_S:.0f} s."
+                f"A local Ray head did not come up within {START_TIMEOUT_S:.0f} s: {_last_line(log)} (all of it: {log})."
             )
         time.sleep(0.5)
+    return head
 
 
-def _ray(*arguments: str) -> subprocess.CompletedProcess[str]:
-    # Ray kills a stopped job after this time; a run needs a little longer than the default of 3 s to end cleanly.
-    # The head's PATH is where jobs find `python`, so it must be this environment's.
-    path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ.get('PATH', '')}"
-    environment = {**os.environ, **_QUIET, **_NICENESS, "PATH": path, "RAY_JOB_STOP_WAIT_TIME_S": str(STOP_WAIT_S)}
-    return subprocess.run([_tool("ray"), *arguments], env=environment, capture_output=True, text=True, check=False)
+def _stop_head(head: subprocess.Popen[bytes]) -> None:
+    head.terminate()
+    try:
+        head.wait(timeout=STOP_WAIT_S)
+    except subprocess.TimeoutExpired:
+        os.killpg(head.pid, signal.SIGKILL)
 
 
-def _tool(name: str) -> str:
-    return str(Path(sys.executable).parent / name)
+def _last_line(log: Path) -> str:
+    lines = [line.strip() for line in log.read_text(errors="replace").splitlines() if line.strip()]
+    return lines[-1] if lines else "it printed nothing"
 
 
 def _answers(address: str) -> bool:

@@ -139,6 +139,7 @@ class InferenceEngine:
             max_tokens=sampling.max_tokens,
             logprobs=0,
             stop_token_ids=list(sampling.stop_token_ids),
+            ignore_eos=sampling.ignore_eos,
             detokenize=False,
             output_kind=RequestOutputKind.FINAL_ONLY,
         )

@@ -7,12 +7,13 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True)
 class SamplingSettings:
-    """Temperature 0 is greedy. `max_tokens` is per request."""
+    """Temperature 0 is greedy. `max_tokens` is per request; `ignore_eos` gives exactly as many, for measurements."""
 
     temperature: float
     top_p: float
     max_tokens: int
     stop_token_ids: tuple[int, ...]
+    ignore_eos: bool = False
 
 
 @dataclass(frozen=True)

@@ -1,0 +1,41 @@
+"""One Ray cluster for all tests of this folder, with the environment that `make train` gives a head."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[2]
+
+
+@pytest.fixture(scope="session")
+def ray_cluster() -> Iterator[None]:
+    import ray
+
+    os.environ["RAY_worker_niceness"] = "0"  # noqa: SIM112, Ray reads it in this spelling
+    ray.init(
+        num_cpus=4,
+        object_store_memory=300 << 20,
+        include_dashboard=False,
+        log_to_driver=False,
+        runtime_env={"env_vars": {"PYTHONPATH": str(ROOT)}},
+    )
+    yield
+    ray.shutdown()
+
+
+@pytest.fixture(scope="session")
+def tiny_model(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    from tests.helpers.tiny_models import write_tiny_model
+
+    return write_tiny_model("smollm2", tmp_path_factory.mktemp("model") / "tiny")
+
+
+@pytest.fixture(scope="session")
+def small_tables(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    from tests.helpers.small_data import write_small_tables
+
+    return write_small_tables(tmp_path_factory.mktemp("tables"))

@@ -1,0 +1,34 @@
+"""The command line of a job with a tiny model on small tables."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+
+def job_overrides(output: Path, model: Path, tables: Path, *overrides: str) -> list[str]:
+    """Overrides of a job that makes a step in seconds; later ones win."""
+    return [
+        f"output_dir={output}",
+        f"run_name={output.name}",
+        "model=hugging_face",
+        f"model.name={model}",
+        "model.dtype=float32",
+        "data=tables",
+        f"data.folder={tables}",
+        "search.port=8399",
+        "learner.num_threads=1",
+        "rollout.cpu_threads=1",
+        "rollout.sampling_max_tokens=24",
+        "warmup.steps=1",
+        "warmup.batch_size=2",
+        "warmup.demonstrations=4",
+        "training.global_batch_size=2",
+        "training.group_size=2",
+        "training.max_epochs=2",
+        "training.val_every=0",
+        "training.val_at_start=false",
+        "training.save_every=1",
+        "evaluation.test_limit=2",
+        "evaluation.temperatures=[1.0]",
+        *overrides,
+    ]

@@ -1,0 +1,164 @@
+"""The whole job on a real Ray cluster with a tiny model: vLLM, DeepSpeed, Serve, MLflow (invariants 4, 5, 6, 8)."""
+
+from __future__ import annotations
+
+import json
+import time
+from pathlib import Path
+from typing import Any
+
+import psutil
+import pytest
+
+from rl_cluster.composition import load_config
+from rl_cluster.config import Config
+from rl_cluster.learning.checkpoint import checkpoint_folder, checkpoint_steps, read_state
+from tests.cluster.job_settings import job_overrides
+
+ACTORS = ("RolloutWorker", "Learner", "WeightSync", "TrajectoryBuffer")
+
+pytestmark = [pytest.mark.cluster, pytest.mark.timeout(420), pytest.mark.usefixtures("ray_cluster")]
+
+
+def job(output: Path, model: Path, tables: Path, *overrides: str) -> Config:
+    return load_config(job_overrides(output, model, tables, *overrides))
+
+
+def start(config: Config) -> tuple[Any, Any]:
+    from actors.coordinator import Coordinator
+
+    coordinator = Coordinator.remote(config)
+    return coordinator, coordinator.run.remote()
+
+
+def tracked_runs(folder: Path) -> list[Any]:
+    import mlflow
+
+    client = mlflow.MlflowClient(f"sqlite:///{folder / 'mlflow.db'}")
+    experiment: Any = client.get_experiment_by_name("rl_cluster")
+    return list(client.search_runs([experiment.experiment_id]))
+
+
+def events(coordinator: Any) -> list[dict[str, Any]]:
+    import ray
+
+    return ray.get(coordinator.events.remote(0), timeout=30)
+
+
+def actor_processes(name: str) -> list[psutil.Process]:
+    """Processes that hold an actor of this class; Ray names them after it."""
+    found = []
+    for process in psutil.process_iter(["cmdline"]):
+        command = process.info["cmdline"]
+        if command and command[0].startswith(f"ray::{name}"):
+            found.append(process)
+    return found
+
+
+def wait_for_event(coordinator: Any, result: Any, matches: Any, timeout_s: float) -> None:
+    import ray
+
+    deadline = time.monotonic() + timeout_s
+    while not any(matches(event) for event in events(coordinator)):
+        done, _ = ray.wait([result], timeout=0.2)
+        if done:
+            ray.get(result)
+        assert time.monotonic() < deadline, [event.get("text", event["kind"]) for event in events(coordinator)]
+
+
+def test_job_asynchronous_then_resumed_trains_each_group_once_within_the_age_bound(
+    tmp_path: Path, tiny_model: Path, small_tables: Path
+) -> None:
+    import ray
+    from transformers import AutoModelForCausalLM, AutoTokenizer
+
+    output = tmp_path / "asynchronous"
+    limits = ["staleness.max_steps_off_policy=1", "algorithm/loss=cispo", "algorithm/advantage=rloo"]
+    coordinator, result = start(job(output, tiny_model, small_tables, "training.max_steps=2", *limits))
+    report: Any = ray.get(result, timeout=300)
+    ray.kill(coordinator)
+    assert report["steps"] == 2
+    assert report["max_age"] <= 1
+    assert report["ledger"]["trained"] == 4
+    assert set(report["paired"]) >= {"ndcg@10", "ci95"}
+    assert json.loads((output / "report.json").read_text())["after"]["n"] == 2
+
+    AutoTokenizer.from_pretrained(output / "final")
+    AutoModelForCausalLM.from_pretrained(output / "final")
+    assert "nDCG@10" in (output / "final" / "README.md").read_text()
+
+    runs = tracked_runs(tmp_path)
+    assert [run.info.status for run in runs] == ["FINISHED"]
+    metrics = runs[0].data.metrics
+    assert {"rollout/reward/mean", "analysis/zero_adv_groups", "system/worker_idle", "staleness/age_max"} <= set(
+        metrics
+    )
+
+    coordinator, result = start(job(output, tiny_model, small_tables, "training.max_steps=3", *limits))
+    resumed: Any = ray.get(result, timeout=300)
+    texts = [event.get("text", "") for event in events(coordinator)]
+    ray.kill(coordinator)
+    assert any("resumed at step 2" in text for text in texts)
+    assert resumed["steps"] == 3
+    assert resumed["ledger"]["trained"] == 6
+    trained = read_state(checkpoint_folder(output / "checkpoints", 3))["ledger"]["trained"]
+    assert len(trained) == 6
+    assert sorted(trained.values()) == [1, 1, 2, 2, 3, 3]
+
+
+def test_job_synchronous_with_worker_killed_replaces_it_and_trains_age_zero(
+    tmp_path: Path, tiny_model: Path, small_tables: Path
+) -> None:
+    import ray
+
+    output = tmp_path / "synchronous"
+    coordinator, result = start(
+        job(
+            output,
+            tiny_model,
+            small_tables,
+            "training.max_steps=3",
+            "staleness.max_steps_off_policy=0",
+            "tracking=none",
+        )
+    )
+    wait_for_event(coordinator, result, lambda event: event["kind"] == "step", 240)
+    for process in actor_processes("RolloutWorker"):
+        process.kill()
+    report: Any = ray.get(result, timeout=300)
+    texts = [event.get("text", "") for event in events(coordinator)]
+    ray.kill(coordinator)
+    assert any("is lost" in text for text in texts)
+    assert any("is started again" in text for text in texts)
+    assert report["steps"] == 3
+    assert report["max_age"] == 0
+    assert report["ledger"]["trained"] == 6
+    assert report["ledger"]["dropped"] == 0
+
+
+def test_job_stopped_leaves_a_valid_checkpoint_and_marks_the_run_within_20_seconds(
+    tmp_path: Path, tiny_model: Path, small_tables: Path
+) -> None:
+    import ray
+    from ray.exceptions import RayError
+
+    output = tmp_path / "stopped"
+    coordinator, result = start(
+        job(output, tiny_model, small_tables, "training.max_steps=50", "training.max_epochs=30")
+    )
+    wait_for_event(coordinator, result, lambda event: event["kind"] == "step", 240)
+    started = time.monotonic()
+    ray.get(coordinator.stop.remote(), timeout=10)
+    with pytest.raises(RayError):
+        ray.get(result, timeout=20)
+    assert time.monotonic() - started < 20
+    ray.kill(coordinator)
+    steps = checkpoint_steps(output / "checkpoints")
+    assert steps[-1] >= 1
+    assert read_state(checkpoint_folder(output / "checkpoints", steps[-1]))["completed_steps"] == steps[-1]
+    runs = tracked_runs(tmp_path)
+    assert [run.info.status for run in runs] == ["KILLED"]
+    deadline = time.monotonic() + 15
+    while (left := [name for name in ACTORS if actor_processes(name)]) and time.monotonic() < deadline:
+        time.sleep(0.5)
+    assert left == []

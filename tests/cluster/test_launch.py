@@ -1,0 +1,98 @@
+"""`python -m rl_cluster.launch`: a local head, a submitted job, its exit status, and Ctrl-C."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import time
+import urllib.request
+from pathlib import Path
+
+import psutil
+import pytest
+
+from tests.cluster.conftest import ROOT
+from tests.cluster.job_settings import job_overrides
+
+pytestmark = [pytest.mark.cluster, pytest.mark.timeout(420)]
+
+DASHBOARD = "http://127.0.0.1:8265/api/version"
+
+
+def dashboard_answers() -> bool:
+    try:
+        with urllib.request.urlopen(DASHBOARD, timeout=2) as response:
+            return response.status == 200
+    except OSError:
+        return False
+
+
+def start_launcher(output: Path, overrides: list[str]) -> subprocess.Popen[str]:
+    environment = {**os.environ, "PYTHONUNBUFFERED": "1"}
+    with open(output, "w") as log:
+        return subprocess.Popen(
+            [sys.executable, "-m", "rl_cluster.launch", *overrides],
+            cwd=ROOT,
+            env=environment,
+            stdout=log,
+            stderr=subprocess.STDOUT,
+            text=True,
+            start_new_session=True,
+        )
+
+
+def processes_holding(text: str) -> list[str]:
+    """Command lines of living processes that name `text`."""
+    found = []
+    for process in psutil.process_iter(["cmdline"]):
+        line = " ".join(process.info["cmdline"] or [])
+        if text in line and process.pid != os.getpid():
+            found.append(line)
+    return found
+
+
+@pytest.mark.skipif(dashboard_answers(), reason="another Ray head owns the dashboard port")
+def test_launch_interrupted_stops_job_and_head_within_deadline(
+    tmp_path: Path, tiny_model: Path, small_tables: Path
+) -> None:
+    log = tmp_path / "launch.log"
+    output = tmp_path / "interrupted"
+    overrides = job_overrides(output, tiny_model, small_tables, "training.max_steps=50", "training.max_epochs=30")
+    launcher = start_launcher(log, overrides)
+    try:
+        deadline = time.monotonic() + 240
+        while " 1/50" not in log.read_text():
+            assert launcher.poll() is None, log.read_text()
+            assert time.monotonic() < deadline, log.read_text()
+            time.sleep(0.5)
+        started = time.monotonic()
+        os.kill(launcher.pid, signal.SIGINT)
+        assert launcher.wait(timeout=60) == 130
+        assert time.monotonic() - started < 45
+    finally:
+        if launcher.poll() is None:
+            os.killpg(launcher.pid, signal.SIGKILL)
+    assert "stopping the job" in log.read_text()
+    assert not dashboard_answers()
+    assert processes_holding(str(output)) == []
+    assert list((output / "checkpoints").glob("step_*/run.json"))
+
+
+@pytest.mark.skipif(dashboard_answers(), reason="another Ray head owns the dashboard port")
+def test_launch_that_does_not_fit_is_refused_with_the_table(
+    tmp_path: Path, tiny_model: Path, small_tables: Path
+) -> None:
+    log = tmp_path / "launch.log"
+    overrides = job_overrides(tmp_path / "large", tiny_model, small_tables, "rollout.cpus_per_worker=900")
+    launcher = start_launcher(log, overrides)
+    try:
+        assert launcher.wait(timeout=180) == 2
+    finally:
+        if launcher.poll() is None:
+            os.killpg(launcher.pid, signal.SIGKILL)
+    text = log.read_text()
+    assert "missing" in text
+    assert "asks for more than the cluster has" in text
+    assert not (tmp_path / "large" / "checkpoints").exists()

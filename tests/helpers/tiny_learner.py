@@ -1,0 +1,165 @@
+"""A learner rank over a tiny random model, for tests that run it in processes of their own.
+
+DeepSpeed keeps its process group for as long as its process lives, so one process serves many ranks after each other
+in the one group that it started with.
+"""
+
+from __future__ import annotations
+
+import multiprocessing
+import socket
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ProcessPoolExecutor
+from contextlib import contextmanager
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+from unittest.mock import patch
+
+import numpy as np
+
+from rl_cluster.learning.settings import LearnerSettings, LoraSettings, UpdateSettings
+from rl_cluster.sequences.row import TrainingRow
+
+VOCABULARY = 128
+SETTINGS = LearnerSettings(
+    model_path="",
+    learning_rate=1.0,
+    schedule="constant",
+    lr_warmup_steps=0,
+    total_steps=10,
+    adam_beta1=0.9,
+    adam_beta2=0.95,
+    # So large that a step is nearly the learning rate times the gradient over it: parameters show the gradient itself.
+    adam_eps=10.0,
+    weight_decay=0.0,
+    grad_clip_norm=0.0,
+    zero_stage=0,
+    micro_batch_tokens=256,
+    share_prefix=False,
+    gradient_checkpointing=False,
+    dtype="float32",
+    device="cpu",
+    temperature=1.0,
+    lora=LoraSettings(),
+    num_threads=1,
+    seed=0,
+    rendezvous_timeout_s=30.0,
+)
+UPDATE = UpdateSettings(
+    loss="importance_sampling",
+    clip_low=0.0,
+    clip_high=1e9,
+    dual_clip=None,
+    aggregation="token_mean",
+    max_episode_tokens=64,
+    drift_alarm=10.0,
+)
+
+
+def save_tiny_model(folder: Path, tied: bool, tokenizer: bool = True) -> None:
+    """A random Llama of 2 layers with large weights, so that gradients are far from 0, and a tokenizer of words."""
+    import torch
+    from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerFast
+
+    torch.manual_seed(7)
+    config = LlamaConfig(
+        vocab_size=VOCABULARY,
+        hidden_size=32,
+        intermediate_size=64,
+        num_hidden_layers=2,
+        num_attention_heads=2,
+        num_key_value_heads=1,
+        max_position_embeddings=256,
+        initializer_range=0.2,
+        tie_word_embeddings=tied,
+    )
+    LlamaForCausalLM(config).save_pretrained(folder)
+    if tokenizer:
+        from tokenizers import Tokenizer
+        from tokenizers.models import WordLevel
+
+        words = Tokenizer(WordLevel({f"w{i}": i for i in range(VOCABULARY)}, unk_token="w0"))
+        fast = PreTrainedTokenizerFast(tokenizer_object=words, eos_token="w1", unk_token="w0")
+        fast.chat_template = "{% for m in messages %}{{ m.content }}{% endfor %}"
+        fast.save_pretrained(folder)
+
+
+def make_rows(groups: int = 2, per_group: int = 3, seed: int = 0, prefix: int = 20) -> list[TrainingRow]:
+    """Rows of several turns; the rows of a group share a prompt long enough to be computed once."""
+    random = np.random.default_rng(seed)
+    rows = []
+    for group in range(groups):
+        prompt = random.integers(2, VOCABULARY, prefix)
+        for member in range(per_group):
+            length = int(random.integers(8, 24))
+            mask = np.concatenate([np.zeros(prefix, bool), random.random(length) < 0.6])
+            mask[prefix + 2] = True
+            size = prefix + length
+            advantage = float(random.normal()) + 0.1
+            rows.append(
+                TrainingRow(
+                    trajectory_id=f"t{group}-{member}",
+                    group_id=f"g{group}",
+                    token_ids=np.concatenate([prompt, random.integers(2, VOCABULARY, length)]).astype(np.int32),
+                    loss_mask=mask,
+                    behaviour_logprobs=np.where(mask, -4.8 + 0.3 * random.normal(size=size), 0).astype(np.float32),
+                    weight_versions=np.where(mask, 0, -1).astype(np.int32),
+                    advantages=np.where(mask, advantage, 0).astype(np.float32),
+                    turn_index=np.zeros(size, np.int16),
+                )
+            )
+    return rows
+
+
+@contextmanager
+def learner_rank(model: Path | str, rank: int = 0, world_size: int = 1, port: int = 0, **changes: Any) -> Iterator[Any]:
+    """A rank that has met the others. Later ranks of a process go on in the process group of its first."""
+    import torch.distributed
+
+    from rl_cluster.learning.rank import LearnerRank
+
+    settings = replace(SETTINGS, model_path=str(model), **changes)
+    learner = LearnerRank(settings, rank, world_size, ("127.0.0.1", port))
+    if torch.distributed.is_initialized():
+        with patch.object(torch.distributed, "init_process_group"):
+            learner.setup()
+    else:
+        learner.setup()
+    yield learner
+
+
+def parameters(learner: Any) -> dict[str, np.ndarray]:
+    """Copies of the merged weights under their Hugging Face names."""
+    from rl_cluster.learning.export import merged_tensors
+
+    tensors = merged_tensors(learner.engine.module.model, learner.settings.zero_stage)
+    return {name: tensor.double().numpy().copy() for name, tensor in tensors}
+
+
+def free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return probe.getsockname()[1]
+
+
+class Processes:
+    """One process a rank, kept for many calls; a call that passes its deadline fails and its processes are ended."""
+
+    def __init__(self, world_size: int) -> None:
+        context = multiprocessing.get_context("spawn")
+        self.pools = [ProcessPoolExecutor(1, mp_context=context) for _ in range(world_size)]
+
+    def call(self, deadline_s: float, function: Callable[..., Any], *arguments: Any) -> list[Any]:
+        """function(rank, world_size, port, *arguments) in every process; their results in the order of ranks."""
+        port = free_port()
+        world_size = len(self.pools)
+        futures = [pool.submit(function, rank, world_size, port, *arguments) for rank, pool in enumerate(self.pools)]
+        return [future.result(timeout=deadline_s) for future in futures]
+
+    def close(self) -> None:
+        for pool in self.pools:
+            children: Sequence[Any] = list((getattr(pool, "_processes", None) or {}).values())
+            pool.shutdown(wait=False, cancel_futures=True)
+            for child in children:
+                child.kill()
