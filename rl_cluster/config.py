@@ -49,7 +49,7 @@ class EnvironmentConfig(Section):
 
 
 class LexicalConfig(Section):
-    method: Literal["robertson", "lucene", "atire", "bm25l", "bm25+"]
+    method: Literal["lucene", "robertson", "atire"]
     k1: Annotated[float, Field(ge=0)]
     b: Fraction
 

@@ -8,8 +8,10 @@ the question wants, follows a page to a new identifier where a notice says so, a
 from __future__ import annotations
 
 import re
-from collections.abc import Generator, Iterable
+from collections.abc import Generator
 from dataclasses import dataclass
+
+from rl_cluster.environments.hits import FoundDocument, parse_documents
 
 IDENTIFIER = re.compile(r"\b[A-Z]{3}-\d{4}-[A-Z]\b")
 _MOVED = re.compile(rf"({IDENTIFIER.pattern}) (?:is )?now filed under ({IDENTIFIER.pattern})")
@@ -29,50 +31,29 @@ _CUES = {
 
 
 @dataclass(frozen=True)
-class SeenHit:
-    """One hit as the model sees it."""
-
-    doc_id: str
-    title: str
-    snippet: str
-
-
-@dataclass(frozen=True)
-class ToolCall:
-    """A call of `vector_search` or `bm25_search`."""
+class ScriptedSearch:
+    """A search with `vector_search` or `bm25_search`."""
 
     tool: str
     query: str
     k: int
 
 
-def format_hits(hits: Iterable[SeenHit]) -> str:
-    """The observation text of one search: a line `doc_id | title | snippet` per hit."""
-    lines = [f"{hit.doc_id} | {hit.title} | {hit.snippet}" for hit in hits]
-    return "\n".join(lines) if lines else "no hits"
-
-
-def parse_hits(observation: str) -> list[SeenHit]:
-    """The hits in an observation text; lines of another form are skipped."""
-    parts = (line.split(" | ", 2) for line in observation.splitlines())
-    return [SeenHit(*(piece.strip() for piece in found)) for found in parts if len(found) == 3]
-
-
-def scripted_search(question: str, k: int = 4) -> Generator[ToolCall, str, list[str]]:
+def scripted_search(question: str, k: int = 4) -> Generator[ScriptedSearch, str, list[str]]:
     """Yields tool calls, takes the observation text of each by `send`, and returns the ranking of document ids.
 
     It makes two searches, or three where the identifier it found was replaced.
     """
-    first = parse_hits((yield ToolCall("vector_search", description(question), k)))
+    first = parse_documents((yield ScriptedSearch("vector_search", description(question), k)))
     page = _page_for(question, first)
     if page is None:
         return [hit.doc_id for hit in first]
     number = _identifier_of(page)
     kind = wanted_kind(question)
-    found = parse_hits((yield ToolCall("bm25_search", f"{number} {kind}", k)))
+    found = parse_documents((yield ScriptedSearch("bm25_search", f"{number} {kind}", k)))
     newer = _new_identifier(number, [*first, *found])
     if newer is not None:
-        found += parse_hits((yield ToolCall("bm25_search", f"{newer} {kind}", k)))
+        found += parse_documents((yield ScriptedSearch("bm25_search", f"{newer} {kind}", k)))
     return _ranking(newer or number, number, kind, page, found)
 
 
@@ -89,7 +70,7 @@ def wanted_kind(question: str) -> str:
     return min(places)[1] if places else "runbook"
 
 
-def _is_page(hit: SeenHit) -> bool:
+def _is_page(hit: FoundDocument) -> bool:
     title = hit.title.lower()
     return (
         IDENTIFIER.search(hit.title) is not None and not any(kind in title for kind in _CUES) and "filed" not in title
@@ -102,7 +83,7 @@ def description(question: str) -> str:
     return found.group(1) if found else question
 
 
-def _page_for(question: str, hits: list[SeenHit]) -> SeenHit | None:
+def _page_for(question: str, hits: list[FoundDocument]) -> FoundDocument | None:
     """The page whose title and snippet share most words with the place that the question names; among equals the first."""
     pages = [hit for hit in hits if _is_page(hit)]
     place = _words(description(question).rpartition(" for ")[2])
@@ -115,11 +96,11 @@ def _words(text: str) -> set[str]:
     return {word[:-2] + "y" if word.endswith("ie") else word for word in words}
 
 
-def _identifier_of(page: SeenHit) -> str:
+def _identifier_of(page: FoundDocument) -> str:
     return IDENTIFIER.findall(page.title)[0]
 
 
-def _new_identifier(number: str, hits: list[SeenHit]) -> str | None:
+def _new_identifier(number: str, hits: list[FoundDocument]) -> str | None:
     for hit in hits:
         for old, new in _MOVED.findall(f"{hit.title} . {hit.snippet}"):
             if old == number:
@@ -127,7 +108,7 @@ def _new_identifier(number: str, hits: list[SeenHit]) -> str | None:
     return None
 
 
-def _ranking(number: str, old_number: str, kind: str, page: SeenHit, hits: list[SeenHit]) -> list[str]:
+def _ranking(number: str, old_number: str, kind: str, page: FoundDocument, hits: list[FoundDocument]) -> list[str]:
     """The newest guide, the one before it, the way there, mails about it, then whatever is older still."""
     wanted = [hit for hit in hits if number in hit.title and kind in hit.title.lower()]
     guides = sorted((hit for hit in wanted if hit.title.lower().startswith(kind)), key=_recency, reverse=True)
@@ -137,6 +118,6 @@ def _ranking(number: str, old_number: str, kind: str, page: SeenHit, hits: list[
     return list(dict.fromkeys(hit.doc_id for hit in order))
 
 
-def _recency(hit: SeenHit) -> tuple[bool, int]:
+def _recency(hit: FoundDocument) -> tuple[bool, int]:
     age = _AGE.search(hit.title)
     return "superseded" not in hit.title, int(age.group(1)) if age else 0

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from rl_cluster.datasets.task import Task
+from rl_cluster.environments.hits import FoundDocument, format_documents
 from rl_cluster.episodes.environment import StepResult
 from rl_cluster.episodes.formats.base import ParsedReply, ToolFormat, ToolSpec
 from rl_cluster.episodes.trajectory import ToolCall
@@ -30,15 +31,6 @@ class SearchEnvironmentSettings:
     k: int
     max_k: int
     tools: tuple[str, ...] = ("bm25_search", "vector_search")
-
-
-@dataclass(frozen=True)
-class FoundDocument:
-    """One search result as the model sees it."""
-
-    doc_id: str
-    title: str
-    snippet: str
 
 
 class SearchClient(Protocol):
@@ -124,11 +116,6 @@ class SearchEnvironment:
     def _refuse(self, position: int, call: ToolCall, result: StepResult, error: str) -> str:
         result.calls[position] = ToolCall(call.name, call.arguments, error)
         return f"error: {error}"
-
-
-def format_documents(found: list[FoundDocument]) -> str:
-    """The observation of one search: a line `doc_id | title | snippet` per document."""
-    return "\n".join(f"{d.doc_id} | {d.title} | {d.snippet}" for d in found) or "nothing found"
 
 
 def read_ranking(answer: str) -> list[str]:

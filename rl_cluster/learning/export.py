@@ -15,11 +15,13 @@ def merged_tensors(model: nn.Module, zero_stage: int) -> Iterator[tuple[str, tor
 
     Under ZeRO-3 every rank must iterate in lockstep: each tensor is gathered by a collective.
     """
+    seen: set[int] = set()
     for module_name, module in model.named_modules():
         for name, parameter in module.named_parameters(recurse=False):
             full_name = f"{module_name}.{name}" if module_name else name
-            if ".lora_" in full_name:
+            if ".lora_" in full_name or id(parameter) in seen:
                 continue
+            seen.add(id(parameter))
             owner = _adapter_owner(model, module_name)
             gathered = [parameter]
             if owner is not None and name == "weight":
@@ -27,7 +29,7 @@ def merged_tensors(model: nn.Module, zero_stage: int) -> Iterator[tuple[str, tor
             with _gathered(gathered, zero_stage):
                 tensor = parameter.detach().clone()
                 if owner is not None and name == "weight":
-                    tensor += owner.get_delta_weight("default").to(tensor.dtype)
+                    tensor += owner.get_delta_weight("default").detach().to(tensor.dtype)
                 tensor = tensor.cpu()
             yield hugging_face_name(full_name), tensor
 

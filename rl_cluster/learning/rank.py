@@ -162,9 +162,7 @@ class LearnerRank:
             self._accumulate(inputs, loss_function, bounds, sums, last=index == len(mine) - 1, real=batch is not None)
         grad_norm = 0.0
         if mine:
-            self.engine.step()
-            norm = self.engine.get_global_grad_norm()
-            grad_norm = float(norm) if norm is not None else 0.0
+            grad_norm = self._step()
         if supervised:
             self.supervised_steps += 1
         else:
@@ -195,6 +193,16 @@ class LearnerRank:
         self.engine.backward(loss * self.world_size)
         if real:
             sums.add(inputs, logprobs.detach(), entropy, result, float(loss.detach()))
+
+    def _step(self) -> float:
+        """One step of the optimiser; returns the norm of the gradient before it was clipped."""
+        # DeepSpeed's own optimisers know the norm; without them (stage 0 in float32) it is lost by the step.
+        gradients = [p.grad for p in self.engine.module.parameters() if p.grad is not None]
+        own = self.settings.zero_stage == 0 and self.settings.dtype == "float32"
+        norm = torch.nn.utils.get_total_norm(gradients) if own else None
+        self.engine.step()
+        norm = self.engine.get_global_grad_norm() if norm is None else norm
+        return float(norm) if norm is not None else 0.0
 
     def _reduce(self, sums: UpdateSums) -> dict[str, float]:
         totals, maxima = sums.as_tensors()
@@ -294,9 +302,18 @@ class LearnerRank:
 
     def load(self, folder: str) -> int:
         """Restores what `save` wrote; returns the completed steps. Raises CheckpointError when it does not fit."""
-        path, state = self.engine.load_checkpoint(folder, tag="learner")
+        missing = CheckpointError(f"{folder}/learner holds no learner state; resume from another checkpoint.")
+        if not any((Path(folder) / "learner").glob("*.pt")):
+            raise missing
+        try:
+            path, state = self.engine.load_checkpoint(folder, tag="learner")
+        except (AssertionError, KeyError, RuntimeError, ValueError) as error:
+            reason = " ".join(str(error).split())[:200]
+            raise CheckpointError(
+                f"{folder}/learner does not fit the job ({reason}); set model and learner as they were."
+            ) from error
         if path is None:
-            raise CheckpointError(f"{folder}/learner holds no learner state; resume from another checkpoint.")
+            raise missing
         if state["settings"]["model_path"] != self.settings.model_path:
             raise CheckpointError(
                 f"{folder} was made from model {state['settings']['model_path']}, the job asks for "

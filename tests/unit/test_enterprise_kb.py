@@ -9,7 +9,8 @@ import pytest
 
 from rl_cluster.datasets.enterprise_kb import generate
 from rl_cluster.datasets.tables import check_tasks, read_tasks
-from rl_cluster.environments.scripted_searcher import SeenHit, description, format_hits, parse_hits, scripted_search
+from rl_cluster.environments.hits import FoundDocument, format_documents, parse_documents
+from rl_cluster.environments.scripted_searcher import description, scripted_search
 from rl_cluster.errors import DataError
 from rl_cluster.models.embedder import SentenceEmbedder
 from rl_cluster.retrieval.corpus import Corpus, read_corpus
@@ -66,7 +67,7 @@ def play(index, question):
         searches += 1
         hits = index.search(TOOLS[call.tool], call.query, call.k)
         try:
-            call = searcher.send(format_hits(SeenHit(hit.doc_id, hit.title, hit.snippet) for hit in hits))
+            call = searcher.send(format_documents(FoundDocument(hit.doc_id, hit.title, hit.snippet) for hit in hits))
         except StopIteration as end:
             return end.value, searches
 
@@ -225,20 +226,20 @@ def test_generate_out_of_range_raises(arguments, word):
 
 
 def test_scripted_searcher_follows_moved_identifier_and_prefers_newest():
-    page = SeenHit("d1", "ABC-1000-K for bakeries in Leeds", "ABC-1000-K bakes")
-    other = SeenHit("d7", "ABC-2000-K for banks in Leeds", "ABC-2000-K counts")
-    notice = SeenHit("d2", "ABC-1000-K is now filed under XYZ-2000-B", "Since May")
-    old = SeenHit("d3", "Runbook XYZ-2000-B, revision 9, superseded", "old")
-    new = SeenHit("d4", "Runbook XYZ-2000-B, revision 10", "new")
+    page = FoundDocument("d1", "ABC-1000-K for bakeries in Leeds", "ABC-1000-K bakes")
+    other = FoundDocument("d7", "ABC-2000-K for banks in Leeds", "ABC-2000-K counts")
+    notice = FoundDocument("d2", "ABC-1000-K is now filed under XYZ-2000-B", "Since May")
+    old = FoundDocument("d3", "Runbook XYZ-2000-B, revision 9, superseded", "old")
+    new = FoundDocument("d4", "Runbook XYZ-2000-B, revision 10", "new")
     searcher = scripted_search("Which runbook applies to the tool that makes rolls for a bakery?")
     first = next(searcher)
     assert (first.tool, first.query) == ("vector_search", "makes rolls for a bakery")
-    second = searcher.send(format_hits([other, page]))
+    second = searcher.send(format_documents([other, page]))
     assert (second.tool, second.query) == ("bm25_search", "ABC-1000-K runbook")
-    third = searcher.send(format_hits([page, notice]))
+    third = searcher.send(format_documents([page, notice]))
     assert third.query == "XYZ-2000-B runbook"
     with pytest.raises(StopIteration) as end:
-        searcher.send(format_hits([old, new]))
+        searcher.send(format_documents([old, new]))
     assert end.value.value == ["d4", "d3", "d1", "d2"]
 
 
@@ -246,6 +247,6 @@ def test_scripted_searcher_without_hits_returns_empty_ranking():
     searcher = scripted_search("Which runbook applies to the tool that makes rolls for a bakery?")
     next(searcher)
     with pytest.raises(StopIteration) as end:
-        searcher.send(format_hits([]))
+        searcher.send(format_documents([]))
     assert end.value.value == []
-    assert parse_hits("no hits") == []
+    assert parse_documents("no hits") == []

@@ -12,8 +12,8 @@ import numpy as np
 import pytest
 
 from rl_cluster.datasets.task import Task
+from rl_cluster.environments.hits import FoundDocument
 from rl_cluster.environments.search import (
-    FoundDocument,
     SearchEnvironment,
     SearchEnvironmentSettings,
     format_documents,
@@ -45,9 +45,9 @@ PLAIN = get_format("plain")
 
 @pytest.fixture(scope="module")
 def renderer() -> ChatRenderer:
-    from transformers import AutoTokenizer
+    from transformers import PreTrainedTokenizerFast
 
-    tokenizer = AutoTokenizer.from_pretrained(resolve_model("bundled:smollm2-135m-instruct"))
+    tokenizer = PreTrainedTokenizerFast.from_pretrained(resolve_model("bundled:smollm2-135m-instruct"))
     return ChatRenderer(tokenizer, PLAIN.observation_role, PLAIN.uses_template_tools)
 
 
