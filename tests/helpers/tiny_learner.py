@@ -6,6 +6,7 @@ in the one group that it started with.
 
 from __future__ import annotations
 
+import faulthandler
 import multiprocessing
 import socket
 from collections.abc import Callable, Iterator, Sequence
@@ -137,10 +138,45 @@ def parameters(learner: Any) -> dict[str, np.ndarray]:
     return {name: tensor.double().numpy().copy() for name, tensor in tensors}
 
 
+def expected_gradients(
+    model: Path, rows: list[TrainingRow], temperature: float = 1.0
+) -> tuple[float, dict[str, np.ndarray]]:
+    """Loss and gradients of importance sampling under token_mean, one row at a time, plain PyTorch in float64."""
+    import torch
+    from transformers import AutoModelForCausalLM
+
+    policy = AutoModelForCausalLM.from_pretrained(model, dtype=torch.float64, attn_implementation="eager")
+    count = sum(row.num_trained for row in rows)
+    loss = torch.zeros((), dtype=torch.float64)
+    for row in rows:
+        ids = torch.tensor(row.token_ids, dtype=torch.long)
+        logits = policy(input_ids=ids[None]).logits[0, :-1] / temperature
+        logprobs = torch.log_softmax(logits, -1).gather(-1, ids[1:, None])[:, 0]
+        mask = torch.tensor(row.loss_mask[1:])
+        ratio = torch.exp(logprobs - torch.tensor(row.behaviour_logprobs[1:], dtype=torch.float64))
+        loss = loss - (ratio * torch.tensor(row.advantages[1:], dtype=torch.float64))[mask].sum() / count
+    loss.backward()
+    return float(loss.detach()), {n: p.grad.numpy() for n, p in policy.named_parameters() if p.grad is not None}
+
+
+def first_step(gradient: np.ndarray) -> np.ndarray:
+    """AdamW's first step in closed form: the bias-corrected moments are the gradient and its square."""
+    return SETTINGS.learning_rate * gradient / (np.abs(gradient) + SETTINGS.adam_eps)
+
+
 def free_port() -> int:
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         return probe.getsockname()[1]
+
+
+def _watched(seconds: float, function: Callable[..., Any], *arguments: Any) -> Any:
+    """Calls the function; where it takes longer than that, its stack is written to the standard error."""
+    faulthandler.dump_traceback_later(seconds)
+    try:
+        return function(*arguments)
+    finally:
+        faulthandler.cancel_dump_traceback_later()
 
 
 class Processes:
@@ -154,7 +190,10 @@ class Processes:
         """function(rank, world_size, port, *arguments) in every process; their results in the order of ranks."""
         port = free_port()
         world_size = len(self.pools)
-        futures = [pool.submit(function, rank, world_size, port, *arguments) for rank, pool in enumerate(self.pools)]
+        futures = [
+            pool.submit(_watched, 0.9 * deadline_s, function, rank, world_size, port, *arguments)
+            for rank, pool in enumerate(self.pools)
+        ]
         return [future.result(timeout=deadline_s) for future in futures]
 
     def close(self) -> None:

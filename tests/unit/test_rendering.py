@@ -83,9 +83,9 @@ def family_of(tokenizer: Any, template: str, end: str) -> Family:
 
 @pytest.fixture(scope="module")
 def tokenizer() -> Any:
-    from transformers import AutoTokenizer
+    from transformers import PreTrainedTokenizerFast
 
-    return AutoTokenizer.from_pretrained(resolve_model("bundled:smollm2-135m-instruct"))
+    return PreTrainedTokenizerFast.from_pretrained(resolve_model("bundled:smollm2-135m-instruct"))
 
 
 @pytest.fixture(scope="module")

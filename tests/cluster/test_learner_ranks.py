@@ -1,0 +1,119 @@
+"""Two learner ranks over gloo at every ZeRO stage: the step of one rank, whatever each of them has to do."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from rl_cluster.learning.settings import LoraSettings
+from rl_cluster.sequences.row import TrainingRow
+from tests.helpers.tiny_learner import (
+    UPDATE,
+    Processes,
+    expected_gradients,
+    first_step,
+    learner_rank,
+    make_rows,
+    parameters,
+    save_tiny_model,
+)
+
+pytestmark = pytest.mark.cluster
+
+DEADLINE_S = 60.0
+START_DEADLINE_S = 120.0
+Weights = dict[str, np.ndarray]
+
+
+@pytest.fixture(scope="module")
+def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("model")
+    save_tiny_model(folder, tied=True)
+    return folder
+
+
+@pytest.fixture(scope="module")
+def processes(model: Path) -> Iterator[Processes]:
+    """Two processes that have met once: importing and meeting is no part of a test's deadline."""
+    pair = Processes(2)
+    try:
+        pair.call(START_DEADLINE_S, meet, model)
+        yield pair
+    finally:
+        pair.close()
+
+
+def meet(rank: int, world: int, port: int, model: Path) -> None:
+    with learner_rank(model, rank, world, port):
+        pass
+
+
+def update(
+    rank: int, world: int, port: int, model: Path, stage: int, rows: list[TrainingRow], lora: LoraSettings
+) -> tuple[Weights, Weights, dict[str, float]]:
+    with learner_rank(model, rank, world, port, zero_stage=stage, lora=lora, micro_batch_tokens=48) as learner:
+        before = parameters(learner)
+        metrics = learner.update(rows, UPDATE)
+        return before, parameters(learner), metrics
+
+
+def save_publish_load(
+    rank: int, world: int, port: int, model: Path, stage: int, folder: Path
+) -> tuple[list[Weights], int]:
+    """Gathers again and again around a save and a load, as a long run does."""
+    ids = list(range(2, 30))
+    with learner_rank(model, rank, world, port, zero_stage=stage) as learner:
+        learner.update(make_rows(), UPDATE)
+        learner.save(str(folder / "checkpoint"))
+        for _ in range(5):
+            learner.publish(str(folder / "snapshot.safetensors"), ids, "node")
+        learner.update(make_rows(seed=1), UPDATE)
+        expected = parameters(learner)
+    with learner_rank(model, rank, world, port, zero_stage=stage) as learner:
+        steps = learner.load(str(folder / "checkpoint"))
+        learner.update(make_rows(seed=1), UPDATE)
+        return [expected, parameters(learner)], steps
+
+
+@pytest.mark.parametrize("stage", [0, 1, 2, 3])
+@pytest.mark.parametrize("count", [1, 5])
+def test_update_two_ranks_of_unequal_work_take_the_step_of_one(
+    processes: Processes, model: Path, stage: int, count: int
+) -> None:
+    """One row leaves a rank without work; five rows give one rank more passes than the other."""
+    rows = make_rows(groups=1, per_group=count)
+    results = processes.call(DEADLINE_S, update, model, stage, rows, LoraSettings())
+    loss, gradients = expected_gradients(model, rows)
+    norm = np.sqrt(sum((gradient**2).sum() for gradient in gradients.values()))
+    for before, after, metrics in results:
+        assert after.keys() == gradients.keys()
+        assert metrics["learner/loss"] == pytest.approx(loss, rel=1e-4)
+        assert metrics["learner/grad_norm"] == pytest.approx(float(norm), rel=1e-4)
+        assert metrics["learner/tokens"] == sum(row.num_trained for row in rows)
+        for name, gradient in gradients.items():
+            np.testing.assert_allclose(before[name] - after[name], first_step(gradient), atol=1e-5, err_msg=name)
+
+
+def test_update_two_ranks_with_adapters_agree_at_stages_0_and_3(processes: Processes, model: Path) -> None:
+    rows = make_rows(groups=1, per_group=5)
+    lora = LoraSettings(rank=4, alpha=8)
+    (_, plain, _), _ = processes.call(DEADLINE_S, update, model, 0, rows, lora)
+    for before, after, _ in processes.call(DEADLINE_S, update, model, 3, rows, lora):
+        assert after.keys() == plain.keys() == before.keys()
+        assert max(np.abs(after[name] - before[name]).max() for name in after) > 1e-4
+        for name in plain:
+            np.testing.assert_allclose(after[name], plain[name], atol=1e-5, err_msg=name)
+
+
+@pytest.mark.parametrize("stage", [1, 3])
+def test_publish_after_save_and_load_two_ranks_go_on(
+    processes: Processes, model: Path, tmp_path: Path, stage: int
+) -> None:
+    for (expected, after), steps in processes.call(DEADLINE_S, save_publish_load, model, stage, tmp_path):
+        assert steps == 1
+        for name in expected:
+            np.testing.assert_allclose(after[name], expected[name], atol=1e-6, err_msg=name)
+    assert (tmp_path / "snapshot.safetensors").is_file()
