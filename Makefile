@@ -45,7 +45,7 @@ setup: $(STAMP)
 $(STAMP): requirements-cpu.lock overrides.txt
 	$(PYTHON) -m venv $(VENV)
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check uv==0.13.9
-	$(UV) install --quiet --python $(BIN)/python $(TORCH) --overrides overrides.txt -r requirements-cpu.lock
+	$(UV) install --quiet --compile-bytecode --python $(BIN)/python $(TORCH) --overrides overrides.txt -r requirements-cpu.lock
 	$(BIN)/python -m rl_cluster.models.source
 	touch $(STAMP)
 

@@ -23,7 +23,6 @@ from actors.learner import LearnerGroup
 from actors.remote import actor, value_of, within
 from actors.rollout_pool import RolloutPool
 from actors.run_parts import (
-    RunData,
     episode_limits,
     learner_options,
     learner_settings,
@@ -54,6 +53,7 @@ from rl_cluster.learning.checkpoint import (
     read_state,
 )
 from rl_cluster.learning.model_card import write_model_card
+from rl_cluster.models.source import resolve_model
 from rl_cluster.scheduling.ledger import TaskLedger
 from rl_cluster.scheduling.staleness import StalenessPolicy
 from rl_cluster.scheduling.worker_health import HealthPolicy
@@ -121,18 +121,23 @@ class Coordinator:
     async def _prepare(self) -> None:
         config = self.config
         self.say("preparing documents and index")
-        self.data: RunData
-        self.data = await within(config.search.start_timeout_s * 4, prepare_search(config))
+        learner = config.learner
+        model_path = await asyncio.to_thread(resolve_model, config.model.name)
+        # Both starts are mostly imports, which one core each can do.
+        self.data, self.learner = await asyncio.gather(
+            within(config.search.start_timeout_s * 4, prepare_search(config, model_path)),
+            LearnerGroup.start(
+                learner_settings(config, model_path),
+                learner.num_ranks,
+                learner_options(config),
+                learner.start_timeout_s,
+            ),
+        )
         self.say(
             f"search service is up: {self.data.num_documents} documents, index {self.data.index_id[:12]}, "
             f"http://127.0.0.1:{config.search.port}/{self.data.search_app}/v1/search"
         )
         self.client = ServeSearchClient(self.data.search_app, config.search.timeout_s)
-        learner = config.learner
-        options = learner_options(config)
-        self.learner = await LearnerGroup.start(
-            learner_settings(config, self.data.model_path), learner.num_ranks, options, learner.start_timeout_s
-        )
         strategy = NodeAffinitySchedulingStrategy(self.learner.node_id, soft=False)
         self.sync = WeightSync.options(scheduling_strategy=strategy).remote()
         policy = StalenessPolicy(config.staleness.max_steps_off_policy, config.training.global_batch_size)

@@ -23,7 +23,7 @@ from rl_cluster.episodes.formats import get_format
 from rl_cluster.errors import DataError
 from rl_cluster.inference.engine import EngineSettings
 from rl_cluster.learning.settings import LearnerSettings, LoraSettings, UpdateSettings
-from rl_cluster.models.source import cache_root, resolve_model
+from rl_cluster.models.source import cache_root
 
 PROBE_TOKENS = 48
 SPLITS = ("train", "validation", "test")
@@ -53,7 +53,7 @@ def run_id(config: Config) -> str:
     return re.sub(r"[^A-Za-z0-9_-]", "-", config.run_name)
 
 
-async def prepare_search(config: Config) -> RunData:
+async def prepare_search(config: Config, model_path: str) -> RunData:
     """Reads the tasks, builds or opens the index, and starts the search service."""
     folder = await asyncio.to_thread(prepare_data, config.data)
     tasks = {split: read_tasks(folder / "tasks.parquet", split, config.data.name) for split in SPLITS}
@@ -71,7 +71,6 @@ async def prepare_search(config: Config) -> RunData:
         search.cpus_per_replica,
         search.max_ongoing_requests,
     )
-    model_path = await asyncio.to_thread(resolve_model, config.model.name)
     limit = config.evaluation.test_limit
     return RunData(
         run_id=run_id(config),

@@ -19,7 +19,7 @@ from ray.serve.exceptions import BackPressureError, RayServeException
 from ray.serve.handle import DeploymentHandle
 
 from actors.remote import within
-from rl_cluster.environments.search import FoundDocument
+from rl_cluster.environments.hits import FoundDocument
 from rl_cluster.errors import ClusterError, SearchRequestError, ToolTimeoutError, ToolUnavailableError
 
 PARTS = {"bm25_search": "lexical", "vector_search": "vector"}

@@ -25,17 +25,23 @@ def load_config(overrides: Sequence[str]) -> Config:
             return to_config(compose("config", overrides=list(overrides)))
     except HydraException as error:
         raise ConfigError(_sentence(error, overrides)) from error
+    except (OmegaConfBaseException, ValueError) as error:
+        if isinstance(error, ConfigError):
+            raise
+        raise ConfigError(
+            f"The command line {' '.join(overrides)!r} cannot be composed: {_first_line(error)}."
+        ) from error
 
 
 def to_config(settings: DictConfig) -> Config:
     """Checks composed values. Raises ConfigError, also for a value that is still missing (`???`)."""
-    missing = sorted(OmegaConf.missing_keys(settings))
-    if missing:
-        raise ConfigError(f"{missing[0]} is not set; add {missing[0]}=... to the command line.")
     try:
+        missing = sorted(OmegaConf.missing_keys(settings))
+        if missing:
+            raise ConfigError(f"{missing[0]} is not set; add {missing[0]}=... to the command line.")
         plain = OmegaConf.to_container(settings, resolve=True)
     except OmegaConfBaseException as error:
-        raise ConfigError(f"The configuration cannot be resolved: {str(error).splitlines()[0]}.") from error
+        raise ConfigError(f"The configuration cannot be resolved: {_first_line(error)}.") from error
     assert isinstance(plain, dict)
     return validate({str(key): value for key, value in plain.items() if key != "hydra"})
 
@@ -68,11 +74,20 @@ def _sentence(error: HydraException, overrides: Sequence[str]) -> str:
 def _unknown_setting(name: str) -> str:
     with initialize_config_module("hydra_conf", version_base="1.3"):
         known = list(_dotted(OmegaConf.to_container(compose("config"), resolve=False)))
-    endings = {dotted.rpartition(".")[2]: dotted for dotted in known}
-    ending = difflib.get_close_matches(name.rpartition(".")[2], endings, n=1, cutoff=0.7)
-    close = endings[ending[0]] if ending else ""
+    ending = difflib.get_close_matches(_last_name(name), {_last_name(dotted) for dotted in known}, n=1, cutoff=0.7)
+    places = [dotted for dotted in known if ending and _last_name(dotted) == ending[0]]
+    section = name.rpartition(".")[0]
+    close = next((dotted for dotted in places if dotted.rpartition(".")[0] == section), places[0] if places else "")
     hint = f"did you mean {close!r}?" if close else "`python -m rl_cluster.train --cfg job` lists all settings."
     return f"{name} is no setting; {hint}"
+
+
+def _last_name(dotted: str) -> str:
+    return dotted.rpartition(".")[2]
+
+
+def _first_line(error: Exception) -> str:
+    return str(error).splitlines()[0].rstrip(".")
 
 
 def _dotted(value: object, prefix: str = "") -> list[str]:

@@ -24,7 +24,7 @@ Fraction = Annotated[float, Field(ge=0, le=1)]
 class Section(BaseModel):
     """A group of settings: unknown names are refused, values are not silently converted."""
 
-    model_config = ConfigDict(extra="forbid", frozen=True)
+    model_config = ConfigDict(extra="forbid", frozen=True, strict=True, allow_inf_nan=False)
 
 
 class ModelConfig(Section):
@@ -38,7 +38,7 @@ class EnvironmentConfig(Section):
     max_turns: Annotated[int, Field(ge=2, le=100)]
     k: Annotated[int, Field(ge=1, le=50)]
     max_k: Annotated[int, Field(ge=1, le=100)]
-    tools: tuple[Literal["bm25_search", "vector_search"], ...] = Field(min_length=1)
+    tools: tuple[Literal["bm25_search", "vector_search"], ...] = Field(min_length=1, strict=False)
     reward: str
 
     @model_validator(mode="after")
@@ -202,7 +202,7 @@ class EvaluationConfig(Section):
     test_at_start: bool
     test_at_end: bool
     test_limit: Positive | None
-    temperatures: tuple[Annotated[float, Field(ge=0, le=2)], ...] = Field(min_length=1)
+    temperatures: tuple[Annotated[float, Field(ge=0, le=2)], ...] = Field(min_length=1, strict=False)
     validation_temperature: Annotated[float, Field(ge=0, le=2)]
     bootstrap_resamples: Annotated[int, Field(ge=1000)]
     control: bool

@@ -61,8 +61,8 @@ def launch(overrides: Sequence[str]) -> int:
 def _submit(address: str, overrides: Sequence[str], run_name: str) -> int:
     from ray.job_submission import JobStatus, JobSubmissionClient
 
-    # Ray lists every file that it leaves out of the upload.
-    logging.getLogger("ray").setLevel(logging.WARNING)
+    # Ray's client would list every file that it leaves out of the upload; its errors are exceptions.
+    logging.disable(logging.WARNING)
     client = JobSubmissionClient(address)
     root = Path(__file__).resolve().parent.parent
     entrypoint = shlex.join(["python", "-m", "rl_cluster.train", *overrides])

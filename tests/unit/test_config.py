@@ -105,11 +105,6 @@ def test_load_config_mistyped_setting_suggests_the_right_one(override: str, sugg
     assert message.startswith(f"{override.lstrip('+').partition('=')[0]} is no setting; did you mean {suggestion!r}?")
 
 
-@pytest.mark.xfail(
-    strict=True,
-    reason="rl_cluster/composition.py:_unknown_setting keeps one place per last name, so a section's own setting may "
-    "lose against the same name elsewhere",
-)
 def test_load_config_mistyped_setting_suggests_the_one_of_the_same_section() -> None:
     assert "did you mean 'learner.learning_rate'?" in refusal("learner.learning_rte=1e-5")
 
@@ -136,9 +131,6 @@ def test_load_config_unreadable_command_line_is_quoted(override: str) -> None:
     assert repr(override) in refusal(override)
 
 
-@pytest.mark.xfail(
-    strict=True, raises=ValueError, reason="rl_cluster/composition.py:load_config lets Hydra's ValueError through"
-)
 def test_load_config_number_for_a_group_is_refused() -> None:
     assert "training" in refusal("training=3")
 
@@ -344,15 +336,10 @@ def test_load_config_removed_setting_is_missed(removed: str) -> None:
     assert refusal(f"~{removed}").startswith(f"{removed} is not set; ")
 
 
-@pytest.mark.xfail(strict=True, reason="rl_cluster/composition.py:to_config asks for missing keys outside its try")
 def test_load_config_unresolved_variable_is_refused() -> None:
     assert "SURELY_NOT_SET" in refusal("output_dir=${oc.env:SURELY_NOT_SET}/x")
 
 
-@pytest.mark.xfail(
-    strict=True,
-    reason="rl_cluster/config.py:Section is not strict: true passes as 1 and '8' as 8, against its docstring",
-)
 @pytest.mark.parametrize("override", ["training.max_steps=true", "training.max_steps='8'"])
 def test_load_config_value_of_another_type_is_not_converted(override: str) -> None:
     assert "training.max_steps" in refusal(override)
