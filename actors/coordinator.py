@@ -19,6 +19,7 @@ from typing import Any
 import ray
 from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
+from actors.evaluator import play_once
 from actors.learner import LearnerGroup
 from actors.remote import actor, value_of, within
 from actors.rollout_pool import RolloutPool
@@ -42,7 +43,6 @@ from rl_cluster.datasets.task import Task
 from rl_cluster.episodes.episode import EpisodeLimits
 from rl_cluster.episodes.trajectory import Trajectory
 from rl_cluster.errors import DropReason, SamplerDriftError
-from rl_cluster.evaluation.records import record_of
 from rl_cluster.evaluation.summary import EpisodeRecord
 from rl_cluster.learning.batch import build_step_batch
 from rl_cluster.learning.checkpoint import (
@@ -402,12 +402,7 @@ class Coordinator:
         if behind:
             self.say(f"evaluating while {', '.join(behind)} still load the newest weights")
         limits: EpisodeLimits = episode_limits(self.config, temperature)
-        groups = await asyncio.gather(
-            *(self.pool.run_group(f"evaluation:{task.task_id}", task, 1, limits) for task in tasks)
-        )
-        trajectories = [group[0] for group in groups]
-        datasets = {task.task_id: task.dataset for task in tasks}
-        return [record_of(t, datasets[t.task_id]) for t in trajectories], trajectories
+        return await play_once(self.pool, tasks, limits, lambda done: self.emit("progress", done=done, of=len(tasks)))
 
     async def _validate(self) -> None:
         started = time.monotonic()

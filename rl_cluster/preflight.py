@@ -9,7 +9,7 @@ from rl_cluster.errors import ConfigError, DataError
 
 
 def check_inputs(config: Config) -> None:
-    """Raises the first typed error among names, model folder, data files and search port; starts nothing."""
+    """Raises the first typed error among names, model folder and data files; starts nothing."""
     from rl_cluster.algorithms.advantages import get_advantage
     from rl_cluster.algorithms.losses import get_loss
     from rl_cluster.episodes.formats import get_format

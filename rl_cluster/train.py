@@ -53,6 +53,7 @@ def run(config: Config) -> int:
                 "The job asks for more than the cluster has (see the table); lower rollout.num_workers or learner.num_ranks, "
                 "or add nodes."
             )
+        _check_search_port(config)
         return _follow(config, console)
     except RLClusterError as error:
         console.print(f"[bold red]error:[/] {_escape(str(error))}", highlight=False)
@@ -70,6 +71,14 @@ def _connect(config: Config) -> None:
         raise ClusterError(
             f"No Ray cluster answers at address {address!r}; start one with `ray start --head` or set RAY_ADDRESS."
         ) from error
+
+
+def _check_search_port(config: Config) -> None:
+    """A port taken by Ray Serve itself is no obstacle: applications share it."""
+    from actors.search_service import check_port, is_serving
+
+    if not is_serving():
+        check_port(config.search.port)
 
 
 def _follow(config: Config, console: Any) -> int:

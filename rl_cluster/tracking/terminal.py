@@ -26,6 +26,8 @@ class Terminal:
         kind = event["kind"]
         if kind == "message":
             self._print(event, escape(event["text"]))
+        elif kind == "progress":
+            self._print(event, f"[dim]{event['done']}/{event['of']} questions[/]")
         elif kind == "supervised":
             self._supervised(event)
         elif kind == "step":

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import signal
+import socket
 import subprocess
 import sys
 import time
@@ -96,3 +97,32 @@ def test_launch_that_does_not_fit_is_refused_with_the_table(
     assert "missing" in text
     assert "asks for more than the cluster has" in text
     assert not (tmp_path / "large" / "checkpoints").exists()
+
+
+def test_train_with_ray_address_that_does_not_answer_is_one_sentence(
+    tmp_path: Path, tiny_model: Path, small_tables: Path
+) -> None:
+    overrides = job_overrides(tmp_path / "unreachable", tiny_model, small_tables)
+    outcome = subprocess.run(
+        [sys.executable, "-m", "rl_cluster.train", *overrides],
+        cwd=ROOT,
+        env={**os.environ, "RAY_ADDRESS": "127.0.0.1:1", "COLUMNS": "400"},
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=False,
+    )
+    assert outcome.returncode == 2, outcome.stderr
+    assert "No Ray cluster answers at address '127.0.0.1:1'" in " ".join(outcome.stdout.split())
+
+
+def test_search_port_in_use_is_refused_naming_it() -> None:
+    from actors.search_service import check_port
+    from rl_cluster.errors import ClusterError
+
+    with socket.socket() as owner:
+        owner.bind(("127.0.0.1", 0))
+        owner.listen()
+        port = owner.getsockname()[1]
+        with pytest.raises(ClusterError, match=f"search.port={port} is in use"):
+            check_port(port)
