@@ -1,0 +1,58 @@
+"""The report of a run: kept evaluations, pairs, and what a resumed run takes back."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+from rl_cluster.composition import load_config
+from rl_cluster.errors import Outcome
+from rl_cluster.evaluation.summary import EpisodeRecord
+from rl_cluster.tracking.report import RunReport
+
+
+def records(scores: list[float], failed: int = 0) -> list[EpisodeRecord]:
+    made = [EpisodeRecord(f"t{i}", "kb", Outcome.FINISHED, score, 3, 2, 0, 60, 1.0) for i, score in enumerate(scores)]
+    for i in range(failed):
+        made[i] = EpisodeRecord(f"t{i}", "kb", Outcome.TURN_LIMIT, 0.0, 5, 4, 0, 90, 1.0)
+    return made
+
+
+def report_in(folder: Path) -> RunReport:
+    config = load_config([f"output_dir={folder}", "evaluation.bootstrap_resamples=1000"])
+    return RunReport(config, folder)
+
+
+def fill(report: RunReport) -> None:
+    for temperature in report.config.evaluation.temperatures:
+        report.add("before", temperature, records([0.2, 0.4, 0.5, 0.1] * 5, failed=4), 0)
+        report.add("after", temperature, records([0.7, 0.8, 0.9, 0.6] * 5), 8)
+        report.add("control", temperature, records([0.3, 0.4, 0.6, 0.2] * 5), 0)
+
+
+def test_report_written_has_systems_and_paired_differences_with_intervals(tmp_path: Path) -> None:
+    report = report_in(tmp_path)
+    fill(report)
+    report.finish({"trained": 8}, [{"staleness/age_max": 2.0}], 60.0)
+    written = json.loads((tmp_path / "report.json").read_text())
+    for name in ("before", "after", "control"):
+        assert {"ndcg@10", "failure_rate", "turns", "n"} <= set(written[name])
+    assert written["before"]["failure_rate"] == 0.2
+    assert written["paired"]["ndcg@10"] > 0.4
+    assert written["paired"]["ci95"][0] > 0
+    assert written["paired_control"]["ci95"][0] > 0
+    assert written["greedy"]["paired"]["n"] == 20
+    assert written["max_age"] == 2.0
+
+
+def test_report_restored_keeps_the_start_and_an_end_of_the_same_step_only(tmp_path: Path) -> None:
+    fill(report_in(tmp_path))
+    resumed = report_in(tmp_path)
+    assert resumed.restore("before", 8)
+    assert not resumed.restore("after", 12)
+    assert resumed.restore("after", 8)
+    assert resumed.as_json()["paired"]["n"] == 20
+
+
+def test_report_not_made_is_not_restored(tmp_path: Path) -> None:
+    assert not report_in(tmp_path).restore("before", 0)
