@@ -14,6 +14,7 @@ UV := UV_FIND_LINKS="$(PIP_FIND_LINKS)" $(BIN)/uv pip
 .PHONY: train search-cpu test test-unit lint format ui clean setup
 
 train: setup
+	@echo "run $(RUN); after an interruption continue it with: make train RUN=$(RUN)"
 	$(BIN)/python -m rl_cluster.launch experiment=quickstart run_name=$(RUN) $(ARGS)
 
 search-cpu: setup

@@ -16,18 +16,19 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-import ray
 from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
 from actors.evaluator import play_once
 from actors.learner import LearnerGroup
-from actors.remote import actor, value_of, within
+from actors.remote import actor, within
 from actors.rollout_pool import RolloutPool
 from actors.run_parts import (
     episode_limits,
     learner_options,
     learner_settings,
     prepare_search,
+    remove_snapshots,
+    search_app,
     supervised_settings,
     update_settings,
     worker_options,
@@ -78,6 +79,9 @@ class Coordinator:
         self.history: list[dict[str, float]] = []
         self.best: dict[str, float] = {}
         self.rl_seconds = 0.0
+        self.rl_started: float | None = None
+        self.trained_steps = 0
+        self.crash: BaseException | None = None
         self.in_flight: dict[str, int] = {}
         self.group_tasks: set[asyncio.Task[None]] = set()
         self.wake = asyncio.Event()
@@ -125,7 +129,7 @@ class Coordinator:
         model_path = await asyncio.to_thread(resolve_model, config.model.name)
         # Both starts are mostly imports, which one core each can do.
         self.data, self.learner = await asyncio.gather(
-            within(config.search.start_timeout_s * 4, prepare_search(config, model_path)),
+            prepare_search(config, model_path),
             LearnerGroup.start(
                 learner_settings(config, model_path),
                 learner.num_ranks,
@@ -142,6 +146,7 @@ class Coordinator:
         self.sync = WeightSync.options(scheduling_strategy=strategy).remote()
         policy = StalenessPolicy(config.staleness.max_steps_off_policy, config.training.global_batch_size)
         self.policy = policy
+        remove_snapshots(config)
         self.buffer = TrajectoryBuffer.remote(str(self.output / "journal.bin"), policy)
         self.limits = episode_limits(config, config.rollout.temperature)
 
@@ -151,14 +156,14 @@ class Coordinator:
         await self._publish()
         await self._start_workers()
         if config.evaluation.test_at_start:
-            await self._evaluate_test("before")
+            await self._evaluate_test("before", 0)
         if config.training.val_at_start and not self.history:
             await self._validate()
-        started = time.monotonic()
+        self.rl_started = time.monotonic()
         await self._train()
-        self.rl_seconds += time.monotonic() - started
+        self.rl_seconds, self.rl_started = self._rl_seconds(), None
         if config.evaluation.test_at_end:
-            await self._evaluate_test("after")
+            await self._evaluate_test("after", self.completed_steps)
         await self._save_final()
         if config.evaluation.control:
             await self._control_arm()
@@ -181,6 +186,7 @@ class Coordinator:
                 self.ledger.finish(ticket.group_id)
             self.say(f"resumed at step {self.completed_steps} from {folder}; {len(kept)} finished groups kept")
             return
+        await self.buffer.restore.remote([], 0)
         self.ledger = TaskLedger(task_ids, config.seed, training.max_epochs)
         if config.warmup.enabled and config.warmup.steps:
             rows = await self._demonstrations()
@@ -242,7 +248,7 @@ class Coordinator:
 
     async def _train(self) -> None:
         training = self.config.training
-        self._mark()
+        await self._mark()
         generating = asyncio.create_task(self._generate())
         try:
             while self.completed_steps < training.max_steps:
@@ -255,6 +261,7 @@ class Coordinator:
                     await self._validate()
                 if training.save_every and self.completed_steps % training.save_every == 0:
                     await self._checkpoint()
+                await self._mark()
         finally:
             generating.cancel()
             for task in list(self.group_tasks):
@@ -279,12 +286,17 @@ class Coordinator:
                     self.in_flight[ticket.group_id] = min(synced, self.completed_steps)
                     task = asyncio.create_task(self._play(ticket.group_id, self.data.train_by_id[ticket.task_id]))
                     self.group_tasks.add(task)
-                    task.add_done_callback(self.group_tasks.discard)
+                    task.add_done_callback(self._played)
                     await asyncio.sleep(0)  # lets the pool count the group before the next is considered
             try:
                 await within(POLL_S, self.wake.wait())
             except TimeoutError:
                 await self.pool.refresh()
+
+    def _played(self, task: asyncio.Task[None]) -> None:
+        self.group_tasks.discard(task)
+        if not task.cancelled() and (error := task.exception()) is not None:
+            self.crash = self.crash or error
 
     async def _play(self, group_id: str, task: Task) -> None:
         assert self.pool is not None
@@ -311,14 +323,18 @@ class Coordinator:
         while True:
             if generating.done():
                 generating.result()
+            assert self.pool is not None
+            if (error := self.crash or self.pool.failure) is not None:
+                raise error
             for group_id, age in (await self.buffer.sweep.remote(self.completed_steps)).items():
                 self.ledger.drop(group_id, DropReason.STALE)
                 self.say(f"group {group_id} is dropped: age {age} is over staleness.max_steps_off_policy")
             last_chance = self.completed_steps - policy.max_steps_off_policy
             urgent = [group_id for group_id, version in self.in_flight.items() if version <= last_chance]
             patient = time.monotonic() - started < training.straggler_timeout_s
-            ready = await self.buffer.size.remote()
+            # Asked in this order: what is put in between is then counted.
             finished = not self.in_flight and self._nothing_left()
+            ready = await self.buffer.size.remote()
             count = min(training.global_batch_size, ready) if finished else training.global_batch_size
             if finished and not ready:
                 return None
@@ -383,8 +399,14 @@ class Coordinator:
         self.marks = {"time": now, "worker_busy": worker_busy, "learner_busy": learner_busy}
         return metrics
 
-    def _mark(self) -> None:
+    def _rl_seconds(self) -> float:
+        """Wall time of reinforcement learning so far, over all starts of the run."""
+        return self.rl_seconds + (time.monotonic() - self.rl_started if self.rl_started is not None else 0.0)
+
+    async def _mark(self) -> None:
+        """Idle shares and step times are counted from here: validation and checkpoints belong to neither."""
         assert self.pool is not None
+        await self.pool.refresh()
         self.marks = {
             "time": time.monotonic(),
             "worker_busy": self.pool.total("busy_s"),
@@ -411,19 +433,26 @@ class Coordinator:
         metrics["timing_s/eval"] = time.monotonic() - started
         self.tracker.log_metrics(metrics, self.completed_steps)
         self.emit("validation", step=self.completed_steps, metrics=metrics)
+        if metrics["val/infrastructure"]:
+            self.say(f"{metrics['val/infrastructure']:.0f} validation episodes were lost to infrastructure")
+            return
         score = metrics["val/ndcg@10"]
         if not self.best or score > self.best["ndcg@10"]:
             self.best = {"step": float(self.completed_steps), "ndcg@10": score}
             await self._save_model("best")
 
-    async def _evaluate_test(self, name: str) -> None:
-        if self.report.restore(name, self.completed_steps):
+    async def _evaluate_test(self, name: str, step: int) -> None:
+        """Evaluates the newest weights as `name`, unless that was done for this step before the run was interrupted."""
+        if self.report.restore(name, step):
             self.say(f"evaluation {name!r} is kept from before")
+            return
+        if name == "before" and self.completed_steps:
+            self.say("the start was not evaluated before the run was interrupted; there will be no comparison with it")
             return
         for temperature in self.config.evaluation.temperatures:
             started = time.monotonic()
             records, trajectories = await self._evaluate(self.data.test, temperature)
-            summary = self.report.add(name, temperature, records, self.completed_steps)
+            summary = self.report.add(name, temperature, records, step)
             self.tracker.log_metrics(self.report.metrics(name, temperature), self.completed_steps)
             self.tracker.log_traces(trajectories, self.completed_steps)
             seconds = time.monotonic() - started
@@ -438,7 +467,7 @@ class Coordinator:
             "ledger": self.ledger.state_dict(),
             "history": self.history,
             "best": self.best,
-            "rl_seconds": self.rl_seconds,
+            "rl_seconds": self._rl_seconds(),
             "config": self.config.model_dump(mode="json"),
         }
         keep = self.config.training.keep_checkpoints
@@ -460,7 +489,8 @@ class Coordinator:
 
     async def _control_arm(self) -> None:
         """Clones on the demonstrations for as long as RL took, from where RL started, and evaluates that."""
-        if self.report.restore("control", 0):
+        self.trained_steps = self.completed_steps
+        if self.report.restore("control", self.trained_steps):
             return
         folder = checkpoint_folder(self.checkpoints, 0)
         await self.learner.call("load", self.config.training.step_timeout_s, str(folder))
@@ -469,19 +499,25 @@ class Coordinator:
         made = await self._supervised(rows, None, self.rl_seconds, "control")
         self.say(f"control arm: {made} steps")
         await self._publish()
-        await self._evaluate_test("control")
+        await self._evaluate_test("control", self.trained_steps)
 
     async def _close(self, status: Status) -> None:
-        self.tracker.finish(status)
+        """Ends everything this run started; a part that cannot be ended is named and does not keep the others."""
+        steps: list[tuple[str, Any]] = []
         if self.pool is not None:
-            await self.pool.close(CLOSE_TIMEOUT_S)
+            steps.append(("rollout workers", self.pool.close(CLOSE_TIMEOUT_S)))
         if hasattr(self, "learner"):
-            for rank in self.learner.ranks:
-                ray.kill(rank, no_restart=True)
+            steps.append(("learner", self.learner.close()))
         if hasattr(self, "sync"):
-            await asyncio.wait({asyncio.ensure_future(value_of(self.sync.close.remote()))}, timeout=CLOSE_TIMEOUT_S)
-        if hasattr(self, "data"):
-            await asyncio.to_thread(stop_search, self.data.search_app)
+            steps.append(("weight sync", within(CLOSE_TIMEOUT_S, self.sync.close.remote())))
+        steps.append(("search service", asyncio.to_thread(stop_search, search_app(self.config))))
+        steps.append(("snapshots", asyncio.to_thread(remove_snapshots, self.config)))
+        steps.append(("tracking", asyncio.to_thread(self.tracker.finish, status)))
+        for (name, _), outcome in zip(
+            steps, await asyncio.gather(*(step for _, step in steps), return_exceptions=True), strict=True
+        ):
+            if isinstance(outcome, BaseException):
+                self.say(f"{name} could not be ended in order: {type(outcome).__name__}: {outcome}")
 
     def emit(self, kind: str, **fields: Any) -> None:
         """Adds an event for whoever watches."""

@@ -79,6 +79,11 @@ class LearnerGroup:
         """Calls a method of every rank."""
         return await self._call(method, timeout_s, *arguments)
 
+    async def close(self) -> None:
+        """Ends all ranks."""
+        for rank in self.ranks:
+            ray.kill(rank, no_restart=True)
+
     async def _call(self, method: str, timeout_s: float, *arguments: Any, **named: Any) -> list[Any]:
         started = time.monotonic()
         try:
@@ -86,7 +91,8 @@ class LearnerGroup:
                 [rank.call.remote(method, *arguments, **named) for rank in self.ranks], timeout_s, method
             )
         finally:
-            self.busy_s += time.monotonic() - started
+            if method in ("update", "publish"):
+                self.busy_s += time.monotonic() - started
 
     @staticmethod
     async def _gather(references: list[ray.ObjectRef], timeout_s: float, what: str) -> list[Any]:

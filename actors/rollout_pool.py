@@ -61,13 +61,15 @@ class RolloutPool:
         self.under_way = 0
         self.changed = asyncio.Condition()
         self.tasks: list[asyncio.Task[None]] = []
-        self.failure: Exception | None = None
+        self.failure: BaseException | None = None
         self.started_at = now
 
     async def start(self) -> None:
         """Starts all workers; each loads the newest publication before it serves. One that fails ends the start."""
         await asyncio.gather(*(self._start(worker) for worker in self.workers))
         self.tasks = [asyncio.create_task(self._watch(worker)) for worker in self.workers]
+        for task in self.tasks:
+            task.add_done_callback(self._watched)
         self.started_at = time.monotonic()
 
     async def _start(self, worker: _Worker) -> None:
@@ -98,7 +100,7 @@ class RolloutPool:
                 assert worker.actor is not None
                 return await value_of(worker.actor.run_group.remote(group_id, task, size, limits))
             except (RayActorError, EngineError) as error:
-                await self._lost(worker, incarnation, str(error).splitlines()[0])
+                await self._lost(worker, incarnation, first_line(error))
             finally:
                 await self._release(worker, size)
         return [_lost_episode(group_id, task, self.settings.index_id) for _ in range(size)]
@@ -148,10 +150,15 @@ class RolloutPool:
             done, waiting = await asyncio.wait({following, beating}, return_when=asyncio.FIRST_COMPLETED)
             for task in waiting:
                 task.cancel()
-            reasons = [str(task.exception()).splitlines()[0] for task in done if task.exception() is not None]
-            await self._lost(worker, incarnation, reasons[0] if reasons else worker.health.reason)
+            errors = [error for task in done if (error := task.exception()) is not None]
+            await self._lost(worker, incarnation, first_line(errors[0]) if errors else worker.health.reason)
             if not await self._replace(worker):
                 return
+
+    def _watched(self, task: asyncio.Task[None]) -> None:
+        """A watcher that dies leaves its worker unwatched: the run ends with its error."""
+        if not task.cancelled() and (error := task.exception()) is not None:
+            self.failure = self.failure or error
 
     async def _heartbeat(self, worker: _Worker, incarnation: int) -> None:
         assert worker.actor is not None
@@ -173,23 +180,23 @@ class RolloutPool:
         if worker.health.incarnation != incarnation or worker.health.state is WorkerState.DEAD:
             return
         worker.health.on_failure(time.monotonic(), incarnation, reason)
-        worker.past_busy_s += worker.statistics.get("busy_s", 0.0)
-        worker.statistics = {}
         self.on_event(f"{worker.worker_id} is lost: {reason}")
-        await self.sync.unregister.remote(worker.worker_id)
 
     async def _replace(self, worker: _Worker) -> bool:
+        await self.sync.unregister.remote(worker.worker_id)
+        worker.past_busy_s += worker.statistics.get("busy_s", 0.0)
+        worker.statistics = {}
         if worker.actor is not None:
             ray.kill(worker.actor, no_restart=True)
         if not worker.health.restart(time.monotonic()):
-            if not any(other.health.accepts_work for other in self.workers):
+            if all(other.health.is_lost for other in self.workers):
                 await self._fail(ClusterError(f"{worker.worker_id} failed for good: {worker.health.reason}"))
             return False
         self.on_event(f"{worker.worker_id} is started again ({worker.health.restarts_left} restarts left)")
         try:
             await self._start(worker)
         except (RayError, DeadlineError, EngineError, WeightSyncError) as error:
-            worker.health.on_failure(time.monotonic(), worker.health.incarnation, str(error))
+            worker.health.on_failure(time.monotonic(), worker.health.incarnation, first_line(error))
             return await self._replace(worker)
         async with self.changed:
             self.changed.notify_all()
@@ -228,6 +235,13 @@ class RolloutPool:
                 task.exception()
         for actor in actors:
             ray.kill(actor, no_restart=True)
+
+
+def first_line(error: BaseException) -> str:
+    """What went wrong, without Ray's account of where."""
+    cause = getattr(error, "cause", None) or error
+    lines = str(cause).splitlines()
+    return lines[0] if lines else type(cause).__name__
 
 
 def _lost_episode(group_id: str, task: Task, index_id: str) -> Trajectory:

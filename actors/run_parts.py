@@ -5,11 +5,12 @@ from __future__ import annotations
 import asyncio
 import re
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
 import ray
 
-from actors.remote import value_of
+from actors.remote import within
 from actors.rollout_worker import WorkerSettings
 from actors.search_service import start_search
 from rl_cluster.algorithms.losses import get_loss
@@ -20,12 +21,14 @@ from rl_cluster.datasets.task import Task
 from rl_cluster.environments.search import SearchEnvironmentSettings, system_prompt
 from rl_cluster.episodes.episode import EpisodeLimits
 from rl_cluster.episodes.formats import get_format
-from rl_cluster.errors import DataError
+from rl_cluster.errors import DataError, DeadlineError
 from rl_cluster.inference.engine import EngineSettings
 from rl_cluster.learning.settings import LearnerSettings, LoraSettings, UpdateSettings
 from rl_cluster.models.source import cache_root
 
 PROBE_TOKENS = 48
+PROBE_TOLERANCE = {"float32": 1e-3, "bfloat16": 0.25}
+"""Largest accepted difference of a probe log-prob; an engine in bfloat16 differs by 0.22 at most where it was measured."""
 SPLITS = ("train", "validation", "test")
 
 
@@ -53,15 +56,31 @@ def run_id(config: Config) -> str:
     return re.sub(r"[^A-Za-z0-9_-]", "-", config.run_name)
 
 
+def search_app(config: Config) -> str:
+    """The name of this run's Serve application."""
+    return f"search-{run_id(config)}"
+
+
+def remove_snapshots(config: Config) -> None:
+    """Removes weight snapshots of this run from this host, also those that a crash left."""
+    for path in Path(config.weight_sync.folder).glob(f"{run_id(config)}-[0-9]*"):
+        path.unlink(missing_ok=True)
+
+
 async def prepare_search(config: Config, model_path: str) -> RunData:
     """Reads the tasks, builds or opens the index, and starts the search service."""
     folder = await asyncio.to_thread(prepare_data, config.data)
     tasks = {split: read_tasks(folder / "tasks.parquet", split, config.data.name) for split in SPLITS}
     built = _build_index.options(num_cpus=0).remote(str(folder / "corpus.parquet"), config.search.model_dump())
-    index_folder, index_id, num_documents = await value_of(built)
-    app = f"search-{run_id(config)}"
-    search = config.search
-    await asyncio.to_thread(
+    try:
+        index_folder, index_id, num_documents = await within(config.search.build_timeout_s, built)
+    except TimeoutError as error:
+        raise DeadlineError(
+            f"The index was not built within search.build_timeout_s={config.search.build_timeout_s:.0f} s; raise it, or lower "
+            "search.embed_max_tokens."
+        ) from error
+    app, search = search_app(config), config.search
+    starting = asyncio.to_thread(
         start_search,
         index_folder,
         index_id,
@@ -71,6 +90,13 @@ async def prepare_search(config: Config, model_path: str) -> RunData:
         search.cpus_per_replica,
         search.max_ongoing_requests,
     )
+    try:
+        await within(search.start_timeout_s, starting)
+    except TimeoutError as error:
+        raise DeadlineError(
+            f"The search service was not up within search.start_timeout_s={search.start_timeout_s:.0f} s; are its replicas "
+            "waiting for resources?"
+        ) from error
     limit = config.evaluation.test_limit
     return RunData(
         run_id=run_id(config),
@@ -185,7 +211,6 @@ def supervised_settings(config: Config) -> UpdateSettings:
 
 def worker_settings(config: Config, data: RunData) -> WorkerSettings:
     rollout, sync = config.rollout, config.weight_sync
-    backend = sync.transport if sync.transport in ("nccl", "ipc") else "rl_cluster_shared_memory"
     return WorkerSettings(
         engine=EngineSettings(
             model_path=data.model_path,
@@ -197,9 +222,8 @@ def worker_settings(config: Config, data: RunData) -> WorkerSettings:
             tensor_parallel_size=rollout.tensor_parallel_size,
             gpu_memory_utilization=rollout.gpu_memory_utilization,
             enforce_eager=rollout.enforce_eager,
-            transfer_backend=backend,
             kv_on_update=config.staleness.kv_on_update,
-            probe_tolerance=sync.probe_tolerance,
+            probe_tolerance=sync.probe_tolerance or PROBE_TOLERANCE[config.model.dtype],
             cpu_threads=rollout.cpu_threads,
             seed=config.seed,
         ),

@@ -65,6 +65,7 @@ class SearchConfig(Section):
     max_ongoing_requests: Positive
     cpus_per_replica: Annotated[float, Field(ge=0)]
     start_timeout_s: Seconds
+    build_timeout_s: Seconds
 
 
 class RolloutConfig(Section):
@@ -159,13 +160,17 @@ class LearnerConfig(Section):
             raise ValueError(
                 "share_prefix needs the prefix's keys and values, which gradient_checkpointing discards; switch one off"
             )
+        if self.share_prefix and self.zero_stage == 3 and self.num_ranks > 1:
+            raise ValueError(
+                "share_prefix lets ranks call the model unequally often, which hangs zero_stage=3; switch one off"
+            )
         return self
 
 
 class WeightSyncConfig(Section):
-    transport: Literal["shared_memory", "object_store", "nccl", "ipc"]
+    transport: Literal["shared_memory", "object_store"]
     timeout_s: Seconds
-    probe_tolerance: Annotated[float, Field(gt=0)]
+    probe_tolerance: Annotated[float, Field(gt=0)] | None
     folder: str
 
 
@@ -214,6 +219,14 @@ class TrackingConfig(Section):
     experiment: str
     traces_per_step: NonNegative
 
+    @model_validator(mode="after")
+    def _no_credentials(self) -> TrackingConfig:
+        if self.uri and "@" in self.uri.partition("://")[2].partition("/")[0]:
+            raise ValueError(
+                "uri holds credentials, which would be logged; set MLFLOW_TRACKING_USERNAME and MLFLOW_TRACKING_PASSWORD instead"
+            )
+        return self
+
 
 class ClusterConfig(Section):
     name: str
@@ -259,10 +272,6 @@ class Config(Section):
                 f"rollout.max_sequence_length={rollout.max_sequence_length}: environment.max_turns={environment.max_turns} replies of "
                 f"rollout.sampling_max_tokens={rollout.sampling_max_tokens} alone need {replies} tokens; raise it or lower the others"
             )
-        if self.weight_sync.transport in ("nccl", "ipc") and self.cluster.device == "cpu":
-            raise ValueError(
-                f"weight_sync.transport={self.weight_sync.transport} needs GPUs, but cluster.device=cpu; use shared_memory or object_store"
-            )
         if self.cluster.device == "cuda" and (self.rollout.gpus_per_worker <= 0 or self.learner.gpus_per_rank <= 0):
             raise ValueError("cluster.device=cuda needs rollout.gpus_per_worker and learner.gpus_per_rank over 0")
         if not Path(self.output_dir).expanduser().is_absolute():
@@ -271,6 +280,30 @@ class Config(Section):
                 "lost; give an absolute path"
             )
         return self
+
+
+_FREE = {
+    "dry_run", "resume", "output_dir", "run_name", "tracking", "cluster", "weight_sync", "staleness",
+    "training.max_steps", "training.max_epochs", "training.save_every", "training.keep_checkpoints", "training.val_every",
+    "training.val_at_start", "training.straggler_timeout_s", "training.step_timeout_s", "learner.start_timeout_s",
+    "learner.num_threads", "learner.cpus_per_rank", "learner.drift_alarm", "evaluation.control", "evaluation.test_at_start",
+    "evaluation.test_at_end", "evaluation.bootstrap_resamples", "search.port", "search.timeout_s", "search.replicas",
+    "search.start_timeout_s", "search.build_timeout_s", "search.cpus_per_replica", "search.max_ongoing_requests",
+}  # fmt: skip
+_BOUND_ROLLOUT = {"sampling_max_tokens", "max_sequence_length", "temperature", "sampling_top_p"}
+
+
+def bound_settings(settings: Mapping[str, Any]) -> dict[str, Any]:
+    """The settings, by dotted name, that a run must keep when it is resumed: those that its numbers depend on."""
+    bound: dict[str, Any] = {}
+    for section, values in settings.items():
+        if section in _FREE:
+            continue
+        for name, value in values.items() if isinstance(values, Mapping) else [("", values)]:
+            dotted = f"{section}.{name}" if name else section
+            if dotted not in _FREE and (section != "rollout" or name in _BOUND_ROLLOUT):
+                bound[dotted] = value
+    return bound
 
 
 def validate(settings: Mapping[str, Any]) -> Config:

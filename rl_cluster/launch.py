@@ -115,14 +115,18 @@ def _start_head(object_store_gib: float | None) -> subprocess.Popen[bytes]:
             stderr=subprocess.STDOUT,
             start_new_session=True,
         )
-    deadline = time.monotonic() + START_TIMEOUT_S
-    while not _answers(f"http://127.0.0.1:{DASHBOARD_PORT}"):
-        if head.poll() is not None or time.monotonic() > deadline:
-            _stop_head(head)
-            raise ClusterError(
-                f"A local Ray head did not come up within {START_TIMEOUT_S:.0f} s: {_last_line(log)} (all of it: {log})."
-            )
-        time.sleep(0.5)
+    try:
+        deadline = time.monotonic() + START_TIMEOUT_S
+        while not _answers(f"http://127.0.0.1:{DASHBOARD_PORT}"):
+            if head.poll() is not None or time.monotonic() > deadline:
+                raise ClusterError(
+                    f"A local Ray head did not come up within {START_TIMEOUT_S:.0f} s: {_last_line(log)} (all of it: {log})."
+                )
+            time.sleep(0.5)
+    except BaseException:
+        # Whatever ends the waiting, Ctrl-C included: the head is ours and must not outlive this process.
+        _stop_head(head)
+        raise
     return head
 
 
@@ -140,9 +144,15 @@ def _last_line(log: Path) -> str:
 
 
 def _answers(address: str) -> bool:
+    """Whether a Ray dashboard is there. One that asks for a token makes this process use the user's."""
     try:
         with urllib.request.urlopen(f"{address}/api/version", timeout=3) as response:
             return response.status == 200
+    except urllib.error.HTTPError as error:
+        if error.code not in (401, 403):
+            return False
+        os.environ.setdefault("RAY_AUTH_MODE", "token")
+        return True
     except (urllib.error.URLError, TimeoutError, ConnectionError):
         return False
 
@@ -154,12 +164,15 @@ def _free_port() -> int:
 
 
 def main() -> None:
-    """Entry point of `make train`."""
+    """Entry point of `make train`; SIGTERM is treated as Ctrl-C."""
+    signal.signal(signal.SIGTERM, signal.default_int_handler)
     try:
         sys.exit(launch(sys.argv[1:]))
     except RLClusterError as error:
         print(f"error: {error}", file=sys.stderr)
         sys.exit(2)
+    except KeyboardInterrupt:
+        sys.exit(130)
 
 
 if __name__ == "__main__":

@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import shutil
+from pathlib import Path
 from typing import Any
 
-from rl_cluster.config import Config
-from rl_cluster.errors import ConfigError, DataError
+from rl_cluster.config import Config, bound_settings
+from rl_cluster.errors import CheckpointError, ConfigError, DataError
+
+BUNDLED_CORPUS = "enterprise_kb"
 
 
 def check_inputs(config: Config) -> None:
@@ -20,14 +24,49 @@ def check_inputs(config: Config) -> None:
     get_reward(config.environment.reward)
     if config.model.tool_format != "auto":
         get_format(config.model.tool_format)
+    _check_resume(config)
     _check_model(config)
     _check_data(config)
+
+
+def _check_resume(config: Config) -> None:
+    """A folder that holds a run may only be continued, and only with the settings that its numbers depend on."""
+    from rl_cluster.learning.checkpoint import checkpoint_folder, checkpoint_steps, read_state
+
+    root = Path(config.output_dir).expanduser() / "checkpoints"
+    steps = checkpoint_steps(root)
+    if not steps:
+        return
+    if config.resume == "never":
+        raise ConfigError(
+            f"output_dir={config.output_dir} holds a run at step {steps[-1]}; set resume=auto to continue it, or choose another "
+            "run_name or output_dir."
+        )
+    folder = checkpoint_folder(root, steps[-1])
+    before = bound_settings(read_state(folder)["config"])
+    now = bound_settings(config.model_dump(mode="json"))
+    for name in sorted(before.keys() | now.keys()):
+        if before.get(name) != now.get(name):
+            raise CheckpointError(
+                f"{folder} was made with {name}={before.get(name)}, the job asks for {now.get(name)}; resume with the former, or "
+                "choose another run_name or output_dir."
+            )
 
 
 def _check_model(config: Config) -> None:
     from rl_cluster.models.source import resolve_model
 
-    resolve_model(config.model.name)
+    path = Path(resolve_model(config.model.name))
+    size = sum(file.stat().st_size for file in path.glob("*.safetensors")) if path.is_dir() else 0
+    folder = Path(config.weight_sync.folder)
+    existing = next(parent for parent in [folder, *folder.parents] if parent.exists())
+    free = shutil.disk_usage(existing).free
+    # Two snapshots lie there at once: the newest, and the one that a slow worker still reads.
+    if free < 2 * size:
+        raise ConfigError(
+            f"weight_sync.folder={folder} has {free / 1e9:.1f} GB free, but two snapshots of {config.model.name} need "
+            f"{2 * size / 1e9:.1f} GB; choose another folder or enlarge it (Docker: --shm-size)."
+        )
 
 
 def _check_data(config: Config) -> None:
@@ -49,6 +88,13 @@ def _check_data(config: Config) -> None:
                     "give each task to one split."
                 )
             seen[task.task_id] = split
+        if split == "train" and (config.warmup.enabled or config.evaluation.control):
+            foreign = next((task for task in tasks if task.corpus != BUNDLED_CORPUS), None)
+            if foreign is not None:
+                raise ConfigError(
+                    f"warmup.enabled=true: the demonstrations speak of {BUNDLED_CORPUS!r} only, but task {foreign.task_id!r} belongs to "
+                    f"corpus {foreign.corpus!r}; set warmup=none and evaluation.control=false."
+                )
         if split == "train" and len(tasks) < config.training.global_batch_size:
             raise ConfigError(
                 f"training.global_batch_size={config.training.global_batch_size} is over the {len(tasks)} training tasks of "

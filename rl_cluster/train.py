@@ -6,11 +6,14 @@ Everything is checked before anything is started: settings here, then files and 
 
 from __future__ import annotations
 
+import contextlib
+import fcntl
 import logging
 import os
 import signal
 import sys
 import time
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -54,7 +57,8 @@ def run(config: Config) -> int:
                 "or add nodes."
             )
         _check_search_port(config)
-        return _follow(config, console)
+        with _own_folder(config):
+            return _follow(config, console)
     except RLClusterError as error:
         console.print(f"[bold red]error:[/] {_escape(str(error))}", highlight=False)
         return 2
@@ -73,6 +77,21 @@ def _connect(config: Config) -> None:
         ) from error
 
 
+@contextlib.contextmanager
+def _own_folder(config: Config) -> Iterator[None]:
+    """Two jobs in one folder would overwrite each other's checkpoints; the lock is the process's and cannot be left over."""
+    folder = Path(config.output_dir).expanduser()
+    folder.mkdir(parents=True, exist_ok=True)
+    with open(folder / ".lock", "w") as lock:
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError as error:
+            raise ClusterError(
+                f"output_dir={folder}: another job runs in this folder; stop it or choose another run_name."
+            ) from error
+        yield
+
+
 def _check_search_port(config: Config) -> None:
     """A port taken by Ray Serve itself is no obstacle: applications share it."""
     from actors.search_service import check_port, is_serving
@@ -84,11 +103,14 @@ def _check_search_port(config: Config) -> None:
 def _follow(config: Config, console: Any) -> int:
     import ray
     from ray.exceptions import RayTaskError
+    from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
     from actors.coordinator import Coordinator
     from rl_cluster.tracking.terminal import Terminal
 
-    coordinator = Coordinator.remote(config)
+    # Checkpoints are written by both, so the coordinator stays with this process on the head.
+    here = NodeAffinitySchedulingStrategy(ray.get_runtime_context().get_node_id(), soft=False)
+    coordinator = Coordinator.options(scheduling_strategy=here).remote(config)
     terminal = Terminal(console, config)
     stopping = {"since": 0.0}
 

@@ -21,6 +21,9 @@ from rl_cluster.errors import DeadlineError, DigestMismatchError, EngineError, W
 from rl_cluster.inference.sampling import Sample, SamplingSettings
 from rl_cluster.learning.weight_version import WeightVersion, verify_probe
 
+TRANSFER_BACKEND = "rl_cluster_shared_memory"
+"""The name that shared_memory_transfer.py registers itself under in vLLM's processes."""
+
 
 @dataclass(frozen=True)
 class EngineSettings:
@@ -35,7 +38,6 @@ class EngineSettings:
     tensor_parallel_size: int = 1
     gpu_memory_utilization: float = 0.85
     enforce_eager: bool = True
-    transfer_backend: str = "rl_cluster_shared_memory"
     kv_on_update: str = "keep"
     probe_tolerance: float = 1e-3
     cpu_threads: int = 2
@@ -72,6 +74,9 @@ class InferenceEngine:
         self._updating = asyncio.Lock()
         self._running = 0
         self._busy_since = 0.0
+        self._loads = 0
+        self._salt = "load-0"
+        self._loading: int | None = None
 
     @classmethod
     async def start(cls, settings: EngineSettings, deadline_s: float = 300.0) -> InferenceEngine:
@@ -92,7 +97,7 @@ class InferenceEngine:
             "seed": settings.seed,
             "trust_remote_code": False,
             "disable_log_stats": False,
-            "weight_transfer_config": WeightTransferConfig(backend=settings.transfer_backend),
+            "weight_transfer_config": WeightTransferConfig(backend=TRANSFER_BACKEND),
             "worker_extension_cls": "rl_cluster.inference.shared_memory_transfer.WorkerExtension",
             "tensor_parallel_size": settings.tensor_parallel_size,
         }
@@ -116,10 +121,9 @@ class InferenceEngine:
             ) from error
         except (RuntimeError, ValueError) as error:
             raise EngineError(f"vLLM could not start {settings.model_path}: {error}") from error
-        if settings.transfer_backend == "rl_cluster_shared_memory":
-            from vllm.distributed.weight_transfer.base import WeightTransferInitRequest
+        from vllm.distributed.weight_transfer.base import WeightTransferInitRequest
 
-            await llm.init_weight_transfer_engine(WeightTransferInitRequest(init_info={}))
+        await llm.init_weight_transfer_engine(WeightTransferInitRequest(init_info={}))
         return engine
 
     async def sample(self, prompt_ids: list[int], sampling: SamplingSettings, request_id: str | None = None) -> Sample:
@@ -144,7 +148,8 @@ class InferenceEngine:
             output_kind=RequestOutputKind.FINAL_ONLY,
         )
         # Keys and values of other weights must not be reused by a new request, hence the salt.
-        prompt = TokensPrompt(prompt_token_ids=prompt_ids, cache_salt=f"weights-{self.version}")
+        salted_for = self.version if self._loading is None else self._loading
+        prompt = TokensPrompt(prompt_token_ids=prompt_ids, cache_salt=self._salt)
         arrived = time.monotonic()
         self._enter()
         try:
@@ -160,7 +165,7 @@ class InferenceEngine:
         self._require_usable()
         if final is None or not final.finished:
             raise EngineError("vLLM ended a request without a final output.")
-        return self._to_sample(final, arrived)
+        return self._to_sample(final, arrived, salted_for)
 
     async def score(self, token_ids: list[int]) -> list[float]:
         """log p(token t | tokens before t) for t = 1..T-1 under the current weights, temperature 1."""
@@ -215,6 +220,11 @@ class InferenceEngine:
         started = time.monotonic()
         await self.llm.pause_generation(mode="keep", clear_cache=self.settings.kv_on_update == "recompute")
         self._verified.clear()
+        # Requests that arrive from now on are scheduled after the update and must not reuse what came before it. The
+        # salt counts loads, not versions: versions repeat when earlier weights are loaded again.
+        self._loads += 1
+        self._salt = f"load-{self._loads}"
+        self._loading = weights.version
         paused = time.monotonic()
         await self.llm.start_weight_update()
         await self.llm.update_weights(
@@ -224,6 +234,7 @@ class InferenceEngine:
         loaded = time.monotonic()
         await self.llm.resume_generation()
         self.version = weights.version
+        self._loading = None
         if weights.probe is not None:
             gap = verify_probe(
                 weights.probe, await self.score(list(weights.probe.token_ids)), self.settings.probe_tolerance
@@ -242,7 +253,7 @@ class InferenceEngine:
         extra = time.monotonic() - self._busy_since if self._running else 0.0
         return self.counters.busy_s + extra
 
-    def _to_sample(self, final: Any, arrived: float) -> Sample:
+    def _to_sample(self, final: Any, arrived: float, salted_for: int) -> Sample:
         completion = final.outputs[0]
         token_ids = [int(token) for token in completion.token_ids]
         logprobs = [float(entry[token].logprob) for token, entry in zip(token_ids, completion.logprobs, strict=True)]
@@ -251,7 +262,7 @@ class InferenceEngine:
             versions.extend([int(span.version)] * (span.end - span.start))
         if len(versions) != len(token_ids):
             raise EngineError(f"vLLM reported weight versions for {len(versions)} of {len(token_ids)} sampled tokens.")
-        mixed = sum(version != versions[0] for version in versions)
+        mixed = sum(version != salted_for for version in versions)
         self.counters.requests += 1
         self.counters.sampled_tokens += len(token_ids)
         self.counters.mixed_cache_tokens += mixed

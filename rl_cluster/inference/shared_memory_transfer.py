@@ -22,9 +22,8 @@ from vllm.model_executor.layers.vocab_parallel_embedding import ParallelLMHead, 
 from vllm.model_executor.model_loader.reload import finalize_layerwise_reload, initialize_layerwise_reload
 
 from rl_cluster.errors import DigestMismatchError
+from rl_cluster.inference.engine import TRANSFER_BACKEND
 from rl_cluster.learning.weight_version import verify_digest
-
-BACKEND = "rl_cluster_shared_memory"
 
 
 @dataclass
@@ -94,8 +93,8 @@ def _repack_tied_heads(model: torch.nn.Module) -> None:
             module.quant_method.process_weights_after_loading(module)
 
 
-if BACKEND not in WeightTransferEngineFactory._registry:
-    WeightTransferEngineFactory.register_engine(BACKEND, SharedMemoryWeightTransferEngine)
+if TRANSFER_BACKEND not in WeightTransferEngineFactory._registry:
+    WeightTransferEngineFactory.register_engine(TRANSFER_BACKEND, SharedMemoryWeightTransferEngine)
 
 
 class WorkerExtension:

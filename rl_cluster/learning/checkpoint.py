@@ -33,6 +33,10 @@ def partial_folder(root: Path, step: int) -> Path:
 def commit_checkpoint(root: Path, step: int, state: dict[str, Any], keep: int, protect: tuple[int, ...] = ()) -> Path:
     """Adds the run's state to the partial folder, gives it its name, and removes all but the newest `keep`."""
     partial, final = root / f".step_{step:06d}.partial", checkpoint_folder(root, step)
+    if not any((partial / "learner").glob("*.pt")):
+        raise CheckpointError(
+            f"{partial} holds no learner state: the learner's node does not share this folder; set output_dir to one that it shares."
+        )
     with open(partial / _STATE, "w") as file:
         json.dump(state, file)
         file.flush()

@@ -92,8 +92,10 @@ def empty_inputs() -> PolicyInputs:
 class PolicyModule(nn.Module):
     """Wraps a Hugging Face causal language model; `forward` gives log-probs and entropies [S], float32."""
 
-    def __init__(self, model: Any, temperature: float = 1.0) -> None:
+    def __init__(self, model: Any, temperature: float = 1.0, head_chunk: int | None = HEAD_CHUNK) -> None:
+        """`head_chunk` None projects all positions at once: under ZeRO-3 every rank must call the head equally often."""
         super().__init__()
+        self.head_chunk = head_chunk
         self.model = model
         self.temperature = temperature
 
@@ -117,8 +119,9 @@ class PolicyModule(nn.Module):
         selected_SD = hidden_BLD[inputs.select_row, inputs.select_col]
         scale = self.temperature if temperature is None else temperature
         logprobs, entropies = [], []
-        for start in range(0, len(selected_SD), HEAD_CHUNK):
-            chunk = slice(start, start + HEAD_CHUNK)
+        size = self.head_chunk or max(1, len(selected_SD))
+        for start in range(0, len(selected_SD), size):
+            chunk = slice(start, start + size)
             arguments = (head, selected_SD[chunk], inputs.target_ids[chunk], scale)
             if torch.is_grad_enabled():
                 logprob, entropy = checkpoint(_project, *arguments, use_reentrant=False)

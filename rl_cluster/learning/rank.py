@@ -23,7 +23,7 @@ from rl_cluster.algorithms.losses import get_loss
 from rl_cluster.algorithms.types import LossSettings
 from rl_cluster.errors import CheckpointError, DeadlineError, LearnerError, ModelError
 from rl_cluster.learning.export import hugging_face_name, merged_tensors
-from rl_cluster.learning.policy import PolicyInputs, PolicyModule, empty_inputs, inputs_from_micro_batch
+from rl_cluster.learning.policy import HEAD_CHUNK, PolicyInputs, PolicyModule, empty_inputs, inputs_from_micro_batch
 from rl_cluster.learning.settings import LearnerSettings, UpdateSettings, learning_rate_factor
 from rl_cluster.learning.update_metrics import UpdateSums
 from rl_cluster.learning.weight_version import Probe, WeightVersion, tensor_digest
@@ -67,6 +67,8 @@ class LearnerRank:
         try:
             torch.distributed.init_process_group(
                 backend,
+                # One rank has nobody to meet and opens no port.
+                store=torch.distributed.HashStore() if self.world_size == 1 else None,  # pyright: ignore[reportPrivateImportUsage]
                 rank=self.rank,
                 world_size=self.world_size,
                 timeout=timedelta(seconds=settings.rendezvous_timeout_s),
@@ -77,7 +79,9 @@ class LearnerRank:
                 f"Learner rank {self.rank} of {self.world_size} could not meet the others at {self.master[0]}:"
                 f"{self.master[1]} within {settings.rendezvous_timeout_s:.0f} s: {error}"
             ) from error
-        policy = PolicyModule(self._load_model(), settings.temperature)
+        policy = PolicyModule(
+            self._load_model(), settings.temperature, None if settings.zero_stage == 3 else HEAD_CHUNK
+        )
         trainable = [p for p in policy.parameters() if p.requires_grad]
         optimizer = torch.optim.AdamW(
             trainable,

@@ -6,6 +6,7 @@ them again and a crash loses none.
 
 from __future__ import annotations
 
+import hashlib
 import json
 import time
 from pathlib import Path
@@ -14,7 +15,7 @@ from typing import Any
 import msgspec
 from rich.console import Group
 
-from rl_cluster.config import Config
+from rl_cluster.config import Config, bound_settings
 from rl_cluster.evaluation.metrics import pass_at_k, pass_power_k
 from rl_cluster.evaluation.summary import EpisodeRecord, SystemSummary, compare, summarise
 from rl_cluster.evaluation.table import result_table
@@ -31,6 +32,8 @@ class RunReport:
         self.output = output
         self.records: dict[tuple[str, float], list[EpisodeRecord]] = {}
         self.extra: dict[str, Any] = {}
+        settings = json.dumps(bound_settings(config.model_dump(mode="json")), sort_keys=True)
+        self.context = {"settings": hashlib.sha256(settings.encode()).hexdigest()[:16]}
 
     @property
     def serving_temperature(self) -> float:
@@ -41,18 +44,18 @@ class RunReport:
         self.records[name, temperature] = records
         path = self._path(name, temperature)
         path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_bytes(msgspec.json.encode({"step": step, "records": records}))
+        path.write_bytes(msgspec.json.encode({"step": step, "records": records, **self.context}))
         return self.summary(name, temperature).as_json()
 
     def restore(self, name: str, step: int) -> bool:
-        """Reads the evaluation `name` back when it was made at that step or is the start's; False otherwise."""
+        """Reads the evaluation `name` back when it was made at that step and in the same context; False otherwise."""
         found: dict[float, list[EpisodeRecord]] = {}
         for temperature in self.config.evaluation.temperatures:
             path = self._path(name, temperature)
             if not path.exists():
                 return False
             kept = json.loads(path.read_text())
-            if name == "after" and kept["step"] != step:
+            if kept["step"] != step or any(kept.get(key) != value for key, value in self.context.items()):
                 return False
             found[temperature] = [msgspec.convert(record, EpisodeRecord) for record in kept["records"]]
         for temperature, records in found.items():
@@ -71,10 +74,15 @@ class RunReport:
 
     def validation_metrics(self, records: list[EpisodeRecord], step: int) -> dict[str, float]:
         """Validation numbers under the managed service's names, and nDCG@10."""
+        lost = [record for record in records if record.outcome.is_infrastructure_failure]
+        records = [record for record in records if not record.outcome.is_infrastructure_failure]
+        if not records:
+            return {"val/infrastructure": float(len(lost))}
         rewards = [record.ndcg if record.finished else -1.0 for record in records]
         successes = sum(record.score >= SUCCESS_THRESHOLD for record in records)
         summary = summarise(records, resamples=1000, seed=step)
         return {
+            "val/infrastructure": float(len(lost)),
             "val/reward/mean": sum(rewards) / len(rewards),
             "val/reward/min": min(rewards),
             "val/reward/max": max(rewards),

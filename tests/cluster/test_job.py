@@ -146,7 +146,7 @@ def test_job_stopped_leaves_a_valid_checkpoint_and_marks_the_run_within_20_secon
     coordinator, result = start(
         job(output, tiny_model, small_tables, "training.max_steps=50", "training.max_epochs=30")
     )
-    wait_for_event(coordinator, result, lambda event: event["kind"] == "step", 240)
+    wait_for_event(coordinator, result, lambda event: "checkpoint of step 1" in event.get("text", ""), 240)
     started = time.monotonic()
     ray.get(coordinator.stop.remote(), timeout=10)
     with pytest.raises(RayError):

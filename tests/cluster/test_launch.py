@@ -64,7 +64,7 @@ def test_launch_interrupted_stops_job_and_head_within_deadline(
     launcher = start_launcher(log, overrides)
     try:
         deadline = time.monotonic() + 240
-        while " 1/50" not in log.read_text():
+        while "checkpoint of step 1" not in log.read_text():
             assert launcher.poll() is None, log.read_text()
             assert time.monotonic() < deadline, log.read_text()
             time.sleep(0.5)

@@ -21,9 +21,7 @@ HYDRA_CONF = ROOT / "hydra_conf"
 COMPANIONS = {
     "data=tables": ["data.folder=/data/tables"],
     "model=hugging_face": ["model.name=/models/policy"],
-    "cluster=gpu": ["rollout=gpu", "learner=gpu", "weight_sync=nccl"],
-    "weight_sync=nccl": ["cluster=gpu", "rollout=gpu", "learner=gpu"],
-    "weight_sync=ipc": ["cluster=gpu", "rollout=gpu", "learner=gpu"],
+    "cluster=gpu": ["rollout=gpu", "learner=gpu", "weight_sync=object_store"],
 }
 
 
@@ -295,13 +293,6 @@ def test_load_config_crossed_clip_bounds_are_refused() -> None:
 def test_load_config_relative_clip_bounds_are_refused() -> None:
     """Bounds written as distances from 1, as other projects have them, must not pass as an odd band."""
     assert "absolute ratios" in refusal("algorithm.loss.clip_low=0.2", "algorithm.loss.clip_high=0.2")
-
-
-@pytest.mark.parametrize("transport", ["nccl", "ipc"])
-def test_load_config_gpu_transport_on_cpu_is_refused(transport: str) -> None:
-    message = refusal(f"weight_sync={transport}")
-    assert message.startswith(f"weight_sync.transport={transport} needs GPUs, but cluster.device=cpu; ")
-    assert "shared_memory" in message
 
 
 def test_load_config_replies_over_the_sequence_length_are_refused() -> None:

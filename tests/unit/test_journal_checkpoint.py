@@ -125,8 +125,14 @@ def test_journal_crash_while_rewriting_leaves_the_old_one(
     assert [path.name for path in journal.path.parent.iterdir()] == ["journal.bin"]
 
 
+def write_learner(root: Path, step: int, content: bytes) -> None:
+    learner = partial_folder(root, step) / "learner"
+    learner.mkdir()
+    (learner / "weights.pt").write_bytes(content)
+
+
 def save(root: Path, step: int, keep: int = 10, protect: tuple[int, ...] = ()) -> Path:
-    (partial_folder(root, step) / "weights.bin").write_bytes(bytes([step % 256]))
+    write_learner(root, step, bytes([step % 256]))
     return commit_checkpoint(root, step, {"completed_steps": step}, keep, protect)
 
 
@@ -135,8 +141,16 @@ def test_checkpoint_committed_holds_weights_and_state(tmp_path: Path) -> None:
     assert folder == checkpoint_folder(tmp_path, 3)
     assert folder.name == "step_000003"
     assert read_state(folder) == {"completed_steps": 3}
-    assert (folder / "weights.bin").read_bytes() == b"\x03"
+    assert (folder / "learner" / "weights.pt").read_bytes() == b"\x03"
     assert [path.name for path in tmp_path.iterdir()] == ["step_000003"]
+
+
+def test_checkpoint_without_learner_state_is_not_committed(tmp_path: Path) -> None:
+    """A learner on another machine that does not share the folder leaves it empty."""
+    partial_folder(tmp_path, 3)
+    with pytest.raises(CheckpointError, match="holds no learner state"):
+        commit_checkpoint(tmp_path, 3, {}, 2)
+    assert checkpoint_steps(tmp_path) == []
 
 
 def test_checkpoint_crash_before_commit_leaves_the_previous_one_newest(tmp_path: Path) -> None:
@@ -167,10 +181,10 @@ def test_checkpoint_partial_folder_forgets_what_a_crash_left(tmp_path: Path) -> 
 
 def test_checkpoint_same_step_again_replaces_it(tmp_path: Path) -> None:
     save(tmp_path, 3)
-    partial_folder(tmp_path, 3)
+    write_learner(tmp_path, 3, b"again")
     commit_checkpoint(tmp_path, 3, {"completed_steps": 3, "again": True}, keep=1)
     assert read_state(checkpoint_folder(tmp_path, 3))["again"] is True
-    assert not (checkpoint_folder(tmp_path, 3) / "weights.bin").exists()
+    assert (checkpoint_folder(tmp_path, 3) / "learner" / "weights.pt").read_bytes() == b"again"
 
 
 def test_checkpoint_keep_removes_the_oldest(tmp_path: Path) -> None:
@@ -207,7 +221,7 @@ def test_checkpoint_missing_state_is_a_checkpoint_error(tmp_path: Path) -> None:
 
 def test_checkpoint_state_keeps_large_numbers_and_text(tmp_path: Path) -> None:
     state = {"seed": 2**62, "share": 0.1, "ids": ["\u00fc", "b"], "none": None}
-    partial_folder(tmp_path, 1)
+    write_learner(tmp_path, 1, b"weights")
     folder = commit_checkpoint(tmp_path, 1, state, keep=1)
     assert read_state(folder) == state
     assert json.loads((folder / "run.json").read_text()) == state

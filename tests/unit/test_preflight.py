@@ -13,7 +13,7 @@ import pytest
 from rl_cluster.composition import load_config
 from rl_cluster.datasets.tables import write_tasks
 from rl_cluster.datasets.task import Document, Task
-from rl_cluster.errors import ConfigError, DataError, ModelError, RLClusterError
+from rl_cluster.errors import CheckpointError, ConfigError, DataError, ModelError, RLClusterError
 from rl_cluster.preflight import check_inputs
 from rl_cluster.retrieval.corpus import CORPUS_SCHEMA, write_corpus
 
@@ -57,7 +57,7 @@ class Inputs:
     def check(self, *overrides: str, write: bool = True) -> None:
         if write:
             write_tasks(self.data / "tasks.parquet", self.tasks)
-        data = ["data=tables", f"data.folder='{self.data}'", f"model.name='{self.model}'"]
+        data = ["data=tables", f"data.folder='{self.data}'", f"model.name='{self.model}'", "warmup=none"]
         check_inputs(load_config([*data, *overrides]))
 
 
@@ -220,3 +220,34 @@ def test_check_inputs_malformed_task_is_refused_with_its_row(
     message = refusal(DataError, inputs.check, write=False)
     assert message.startswith(f"{inputs.data / 'tasks.parquet'}: row 2 ")
     assert part in message
+
+
+def test_check_inputs_demonstrations_for_foreign_documents_are_refused(inputs: Inputs) -> None:
+    message = refusal(ConfigError, inputs.check, "warmup=demonstrations")
+    assert "demonstrations speak of 'enterprise_kb' only" in message
+    assert "warmup=none" in message
+
+
+def leave_a_run(inputs: Inputs, output: Path, *overrides: str) -> None:
+    data = ["data=tables", f"data.folder='{inputs.data}'", f"model.name='{inputs.model}'", "warmup=none"]
+    config = load_config([*data, f"output_dir={output}", *overrides])
+    folder = output / "checkpoints" / "step_000004"
+    folder.mkdir(parents=True)
+    (folder / "run.json").write_text(json.dumps({"config": config.model_dump(mode="json")}))
+
+
+def test_check_inputs_run_continued_with_other_settings_is_refused_naming_the_first(
+    inputs: Inputs, tmp_path: Path
+) -> None:
+    leave_a_run(inputs, tmp_path / "run")
+    where = f"output_dir={tmp_path / 'run'}"
+    inputs.check(where, "training.max_steps=99", "tracking=none", "staleness.max_steps_off_policy=0")
+    message = refusal(CheckpointError, inputs.check, where, "algorithm/loss=cispo")
+    assert "algorithm.loss" in message
+    assert "cispo" in message
+
+
+def test_check_inputs_fresh_start_in_a_used_folder_is_refused(inputs: Inputs, tmp_path: Path) -> None:
+    leave_a_run(inputs, tmp_path / "run")
+    message = refusal(ConfigError, inputs.check, f"output_dir={tmp_path / 'run'}", "resume=never")
+    assert "holds a run at step 4" in message

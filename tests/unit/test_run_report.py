@@ -48,10 +48,17 @@ def test_report_written_has_systems_and_paired_differences_with_intervals(tmp_pa
 def test_report_restored_keeps_the_start_and_an_end_of_the_same_step_only(tmp_path: Path) -> None:
     fill(report_in(tmp_path))
     resumed = report_in(tmp_path)
-    assert resumed.restore("before", 8)
+    assert resumed.restore("before", 0)
+    assert not resumed.restore("before", 4)
     assert not resumed.restore("after", 12)
     assert resumed.restore("after", 8)
     assert resumed.as_json()["paired"]["n"] == 20
+
+
+def test_report_of_other_settings_is_not_restored(tmp_path: Path) -> None:
+    fill(report_in(tmp_path))
+    other = load_config([f"output_dir={tmp_path}", "algorithm/loss=cispo"])
+    assert not RunReport(other, tmp_path).restore("before", 0)
 
 
 def test_report_not_made_is_not_restored(tmp_path: Path) -> None:
