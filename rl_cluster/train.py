@@ -11,7 +11,9 @@ import fcntl
 import logging
 import os
 import signal
+import socket
 import sys
+import tempfile
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -69,11 +71,31 @@ def _connect(config: Config) -> None:
     import ray
 
     address = os.environ.get("RAY_ADDRESS", "auto")
+    _require_listener(address, config.cluster.address_timeout_s)
     try:
         ray.init(address=address, log_to_driver=False, logging_level=logging.WARNING)
     except (ConnectionError, TimeoutError, RuntimeError, ValueError) as error:
         raise ClusterError(
             f"No Ray cluster answers at address {address!r}; start one with `ray start --head` or set RAY_ADDRESS."
+        ) from error
+
+
+def _require_listener(address: str, timeout_s: float) -> None:
+    """Ray itself would try for minutes. Raises ClusterError when nothing listens where the cluster should be."""
+    if address == "auto":
+        # Where Ray notes the cluster that runs on this machine.
+        note = Path(tempfile.gettempdir()) / "ray" / "ray_current_cluster"
+        if not note.is_file():
+            return
+        address = note.read_text().strip()
+    host, separator, port = address.removeprefix("ray://").rpartition(":")
+    if not separator or not port.isdecimal():
+        return
+    try:
+        socket.create_connection((host.strip("[]"), int(port)), timeout_s).close()
+    except OSError as error:
+        raise ClusterError(
+            f"No Ray cluster answers at address {address!r} ({error}); start one with `ray start --head` or set RAY_ADDRESS."
         ) from error
 
 

@@ -17,6 +17,7 @@ def ray_cluster() -> Iterator[None]:
 
     os.environ["RAY_worker_niceness"] = "0"  # noqa: SIM112, Ray reads it in this spelling
     ray.init(
+        address="local",
         num_cpus=4,
         object_store_memory=300 << 20,
         include_dashboard=False,
