@@ -46,6 +46,7 @@ class WorkerSettings:
 
 
 RETRY_PAUSE_S = 1.0
+NICENESS_ON_CPU = 10
 
 
 @actor(max_concurrency=1000, max_restarts=0)
@@ -68,6 +69,10 @@ class RolloutWorker:
         from actors.search_service import ServeSearchClient
 
         settings = self.settings
+        if settings.engine.device == "cpu":
+            # On shared cores two equal OpenMP programs wait for each other's descheduled threads at every barrier. The
+            # engine therefore takes what the learner leaves, and all of it while the learner waits for data.
+            os.nice(NICENESS_ON_CPU)
         tokenizer = AutoTokenizer.from_pretrained(settings.engine.model_path, trust_remote_code=False)
         name = settings.tool_format
         name = detect_format(tokenizer.chat_template or "") if name == "auto" else name
