@@ -28,6 +28,7 @@ from rl_cluster.errors import ClusterError, RLClusterError
 DASHBOARD_PORT = 8265
 START_TIMEOUT_S = 120.0
 STOP_WAIT_S = 20
+AGENT_TIMEOUT_S = 60.0
 HEAD_ENVIRONMENT = {
     # Ray kills a stopped job after this time; a run needs a little longer than the default of 3 s to end cleanly.
     "RAY_JOB_STOP_WAIT_TIME_S": str(STOP_WAIT_S),
@@ -67,11 +68,7 @@ def _submit(address: str, overrides: Sequence[str], run_name: str) -> int:
     root = Path(__file__).resolve().parent.parent
     entrypoint = shlex.join(["python", "-m", "rl_cluster.train", *overrides])
     print(f"ray job submit --address {address} --working-dir . -- {entrypoint}", flush=True)
-    job = client.submit_job(
-        entrypoint=entrypoint,
-        submission_id=f"{run_name}-{uuid.uuid4().hex[:8]}",
-        runtime_env={"working_dir": str(root), "excludes": [".venv", "tests", "benchmarks/results"]},
-    )
+    job = _submitted(client, entrypoint, run_name, root)
     try:
         asyncio.run(_follow(client, job))
     except KeyboardInterrupt:
@@ -89,6 +86,22 @@ def _submit(address: str, overrides: Sequence[str], run_name: str) -> int:
     return info.driver_exit_code or 1
 
 
+def _submitted(client: Any, entrypoint: str, run_name: str, root: Path) -> str:
+    """Submits the job; the agent that starts jobs comes up a little after the dashboard."""
+    deadline = time.monotonic() + AGENT_TIMEOUT_S
+    while True:
+        try:
+            return client.submit_job(
+                entrypoint=entrypoint,
+                submission_id=f"{run_name}-{uuid.uuid4().hex[:8]}",
+                runtime_env={"working_dir": str(root), "excludes": [".venv", "tests", "benchmarks/results"]},
+            )
+        except RuntimeError as error:
+            if "No available agent" not in str(error) or time.monotonic() > deadline:
+                raise ClusterError(f"The cluster did not take the job: {str(error).splitlines()[0]}") from error
+            time.sleep(1.0)
+
+
 async def _follow(client: Any, job: str) -> None:
     async for lines in client.tail_job_logs(job):
         print(lines, end="", flush=True)
@@ -101,6 +114,8 @@ def _start_head(object_store_gib: float | None) -> subprocess.Popen[bytes]:
     arguments = ["--head", "--block", "--port", str(_free_port()), "--disable-usage-stats"]
     arguments += ["--node-ip-address", "127.0.0.1", "--dashboard-host", "127.0.0.1"]
     arguments += ["--dashboard-port", str(DASHBOARD_PORT)]
+    # The agent that starts jobs has a fixed port otherwise, which another Ray on this machine may hold.
+    arguments += ["--dashboard-agent-listen-port", str(_free_port())]
     if object_store_gib:
         arguments += ["--object-store-memory", str(int(object_store_gib * (1 << 30)))]
     # The head's PATH is where jobs find `python`, so it must be this environment's.

@@ -31,6 +31,8 @@ def dashboard_answers() -> bool:
 
 
 def start_launcher(output: Path, overrides: list[str]) -> subprocess.Popen[str]:
+    # The cluster of the other tests keeps its Serve proxy, and with it the port of their jobs.
+    overrides = [*overrides, "search.port=8398"]
     environment = {**os.environ, "PYTHONUNBUFFERED": "1"}
     with open(output, "w") as log:
         return subprocess.Popen(
