@@ -432,10 +432,12 @@ class Coordinator:
         metrics = self.report.validation_metrics(records, self.completed_steps)
         metrics["timing_s/eval"] = time.monotonic() - started
         self.tracker.log_metrics(metrics, self.completed_steps)
-        self.emit("validation", step=self.completed_steps, metrics=metrics)
         if metrics["val/infrastructure"]:
-            self.say(f"{metrics['val/infrastructure']:.0f} validation episodes were lost to infrastructure")
+            self.say(
+                f"{metrics['val/infrastructure']:.0f} validation episodes were lost to infrastructure: not compared"
+            )
             return
+        self.emit("validation", step=self.completed_steps, metrics=metrics)
         score = metrics["val/ndcg@10"]
         if not self.best or score > self.best["ndcg@10"]:
             self.best = {"step": float(self.completed_steps), "ndcg@10": score}

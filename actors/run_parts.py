@@ -119,7 +119,7 @@ def _build_index(corpus_path: str, search: dict[str, Any]) -> tuple[str, str, in
     import torch
 
     from rl_cluster.retrieval.corpus import read_corpus
-    from rl_cluster.retrieval.index import IndexSettings, SearchIndex, content_id
+    from rl_cluster.retrieval.index import IndexSettings, SearchIndex
     from rl_cluster.retrieval.lexical import LexicalSettings
 
     # A task that reserves no CPU is given one thread by Ray; while an index is built, nothing else computes.
@@ -132,8 +132,7 @@ def _build_index(corpus_path: str, search: dict[str, Any]) -> tuple[str, str, in
     )
     corpus = read_corpus(corpus_path)
     root = cache_root() / "indexes"
-    SearchIndex.open_or_build(corpus, settings, root)
-    identity = content_id(corpus, settings)
+    identity = SearchIndex.open_or_build(corpus, settings, root).index_id
     return str(root / identity), identity, len(corpus)
 
 

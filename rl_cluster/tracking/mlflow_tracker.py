@@ -172,9 +172,11 @@ class Tracker:
         location = None
         if self.uri.startswith("sqlite:///"):
             location = (_sqlite_file(self.uri).parent / "mlflow_artifacts" / name).as_uri()
+        from mlflow.exceptions import MlflowException
+
         try:
             return self._client.create_experiment(name, artifact_location=location)
-        except Exception:
+        except MlflowException:
             # Another run may have made it in between.
             known = self._client.get_experiment_by_name(name)
             if known is None:
