@@ -12,13 +12,13 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
-from actors.evaluator import play_once
+from actors.evaluation_stage import EvaluationStage
+from actors.event_log import EventLog
 from actors.learner import LearnerGroup
 from actors.remote import actor, within
 from actors.rollout_pool import RolloutPool
@@ -35,16 +35,15 @@ from actors.run_parts import (
     worker_settings,
 )
 from actors.search_service import ServeSearchClient, stop_search
+from actors.system_meter import SystemMeter
 from actors.trajectory_buffer import TrajectoryBuffer
 from actors.warmup import demonstration_rows
 from actors.weight_sync import WeightSync
 from rl_cluster.algorithms.types import AdvantageSettings
 from rl_cluster.config import Config
 from rl_cluster.datasets.task import Task
-from rl_cluster.episodes.episode import EpisodeLimits
 from rl_cluster.episodes.trajectory import Trajectory
 from rl_cluster.errors import DropReason, SamplerDriftError
-from rl_cluster.evaluation.summary import EpisodeRecord
 from rl_cluster.learning.batch import build_step_batch
 from rl_cluster.learning.checkpoint import (
     checkpoint_folder,
@@ -73,7 +72,7 @@ class Coordinator:
         self.config = config
         self.output = Path(config.output_dir)
         self.checkpoints = self.output / "checkpoints"
-        self.log: list[dict[str, Any]] = []
+        self.log = EventLog()
         self.completed_steps = 0
         self.sequence = 0
         self.history: list[dict[str, float]] = []
@@ -87,11 +86,10 @@ class Coordinator:
         self.wake = asyncio.Event()
         self.pool: RolloutPool | None = None
         self.running: asyncio.Task[Any] | None = None
-        self.marks = {"time": time.monotonic(), "worker_busy": 0.0, "learner_busy": 0.0}
 
     async def events(self, since: int) -> list[dict[str, Any]]:
         """What happened after event number `since`."""
-        return self.log[since:]
+        return self.log.since(since)
 
     async def result_table(self) -> Any:
         """The final tables, as rich renders them."""
@@ -124,7 +122,7 @@ class Coordinator:
 
     async def _prepare(self) -> None:
         config = self.config
-        self.say("preparing documents and index")
+        self.log.say("preparing documents and index")
         learner = config.learner
         model_path = await asyncio.to_thread(resolve_model, config.model.name)
         # Both starts are mostly imports, which one core each can do.
@@ -137,7 +135,7 @@ class Coordinator:
                 learner.start_timeout_s,
             ),
         )
-        self.say(
+        self.log.say(
             f"search service is up: {self.data.num_documents} documents, index {self.data.index_id[:12]}, "
             f"http://127.0.0.1:{config.search.port}/{self.data.search_app}/v1/search"
         )
@@ -184,7 +182,7 @@ class Coordinator:
             kept = await self.buffer.restore.remote(self.ledger.returned_ids(), self.completed_steps)
             for ticket in self.ledger.claim(kept):
                 self.ledger.finish(ticket.group_id)
-            self.say(f"resumed at step {self.completed_steps} from {folder}; {len(kept)} finished groups kept")
+            self.log.say(f"resumed at step {self.completed_steps} from {folder}; {len(kept)} finished groups kept")
             return
         await self.buffer.restore.remote([], 0)
         self.ledger = TaskLedger(task_ids, config.seed, training.max_epochs)
@@ -196,7 +194,7 @@ class Coordinator:
 
     async def _demonstrations(self) -> list[list[Any]]:
         tasks = self.data.train[: self.config.warmup.demonstrations]
-        self.say(f"writing {len(tasks)} demonstrations")
+        self.log.say(f"writing {len(tasks)} demonstrations")
         return await demonstration_rows(self.config, self.data.model_path, tasks, self.client)
 
     async def _supervised(self, rows: list[list[Any]], steps: int | None, seconds: float | None, name: str) -> int:
@@ -211,7 +209,7 @@ class Coordinator:
             metrics = await self.learner.update(batch, update, config.training.step_timeout_s, supervised=True)
             made += 1
             self.tracker.log_metrics({f"{name}/{key}": value for key, value in metrics.items()}, made)
-            self.emit("supervised", stage=name, step=made, of=steps, loss=metrics["learner/loss"])
+            self.log.emit("supervised", stage=name, step=made, of=steps, loss=metrics["learner/loss"])
         return made
 
     async def _publish(self) -> None:
@@ -224,7 +222,7 @@ class Coordinator:
 
     async def _start_workers(self) -> None:
         config = self.config
-        self.say(f"starting {config.rollout.num_workers} rollout worker(s)")
+        self.log.say(f"starting {config.rollout.num_workers} rollout worker(s)")
         health = HealthPolicy(
             start_deadline_s=config.rollout.start_timeout_s,
             sync_deadline_s=config.weight_sync.timeout_s,
@@ -239,29 +237,31 @@ class Coordinator:
             worker_options(config),
             self.sync,
             health,
-            self.say,
+            self.log.say,
         )
         await self.pool.start()
-        self.say("rollout workers are ready")
+        self.meter = SystemMeter(self.pool, self.learner)
+        self.evaluation = EvaluationStage(config, self.pool, self.sync, self.report, self.tracker, self.log)
+        self.log.say("rollout workers are ready")
 
     # -- asynchronous training -----------------------------------------------------------------------------------------
 
     async def _train(self) -> None:
         training = self.config.training
-        await self._mark()
+        await self.meter.mark()
         generating = asyncio.create_task(self._generate())
         try:
             while self.completed_steps < training.max_steps:
                 groups = await self._next_groups(generating)
                 if groups is None:
-                    self.say("all epochs are trained")
+                    self.log.say("all epochs are trained")
                     break
                 await self._step(groups)
                 if training.val_every and self.completed_steps % training.val_every == 0:
                     await self._validate()
                 if training.save_every and self.completed_steps % training.save_every == 0:
                     await self._checkpoint()
-                await self._mark()
+                await self.meter.mark()
         finally:
             generating.cancel()
             for task in list(self.group_tasks):
@@ -308,7 +308,7 @@ class Coordinator:
                 self.tracker.count(f"infrastructure/{outcome}")
             if len(usable) < 2 or not any(trajectory.num_sampled for trajectory in usable):
                 self.ledger.drop(group_id, DropReason.INFRASTRUCTURE)
-                self.say(f"group {group_id} is dropped: {', '.join(sorted(set(lost)))}: {group[0].error}")
+                self.log.say(f"group {group_id} is dropped: {', '.join(sorted(set(lost)))}: {group[0].error}")
             else:
                 await self.buffer.put.remote(group_id, usable)
                 self.ledger.finish(group_id)
@@ -328,7 +328,7 @@ class Coordinator:
                 raise error
             for group_id, age in (await self.buffer.sweep.remote(self.completed_steps)).items():
                 self.ledger.drop(group_id, DropReason.STALE)
-                self.say(f"group {group_id} is dropped: age {age} is over staleness.max_steps_off_policy")
+                self.log.say(f"group {group_id} is dropped: age {age} is over staleness.max_steps_off_policy")
             last_chance = self.completed_steps - policy.max_steps_off_policy
             urgent = [group_id for group_id, version in self.in_flight.items() if version <= last_chance]
             patient = time.monotonic() - started < training.straggler_timeout_s
@@ -362,7 +362,7 @@ class Coordinator:
         self.history.append({"step": self.completed_steps, **metrics})
         self.tracker.log_metrics(metrics, self.completed_steps)
         self.tracker.log_traces([t for group in groups.values() for t in group], self.completed_steps)
-        self.emit("step", step=self.completed_steps, of=config.training.max_steps, metrics=metrics)
+        self.log.emit("step", step=self.completed_steps, of=config.training.max_steps, metrics=metrics)
         self.wake.set()
 
     def _check_drift(self, update: dict[str, float]) -> None:
@@ -373,92 +373,28 @@ class Coordinator:
                 f"average (learner.drift_alarm={self.config.learner.drift_alarm}); the sampler does not run these weights."
             )
 
-    async def _system_metrics(self, step_started: float) -> dict[str, float]:
-        assert self.pool is not None
-        await self.pool.refresh()
-        now = time.monotonic()
-        elapsed = max(1e-6, now - self.marks["time"])
-        worker_busy, learner_busy = self.pool.total("busy_s"), self.learner.busy_s
-        workers = len(self.pool.workers)
-        metrics = {
-            "system/worker_idle": 1.0 - min(1.0, (worker_busy - self.marks["worker_busy"]) / (elapsed * workers)),
-            "system/learner_idle": 1.0 - min(1.0, (learner_busy - self.marks["learner_busy"]) / elapsed),
-            "system/buffered_groups": float(await self.buffer.size.remote()),
-            "system/in_flight_groups": float(len(self.in_flight)),
-            "system/in_flight_episodes": float(self.pool.under_way),
-            "system/mixed_cache_tokens": self.pool.total("mixed_cache_tokens"),
-            "system/sync_pause_s": self.pool.total("pause_s"),
-            "system/max_probe_gap": max(
-                (w.statistics.get("max_probe_gap", 0.0) for w in self.pool.workers), default=0.0
-            ),
-            "timing_s/step": elapsed,
-            "timing_s/training": now - step_started,
-        }
+    async def _system_metrics(self, training_started: float) -> dict[str, float]:
+        metrics = await self.meter.step_metrics(training_started)
+        metrics["system/buffered_groups"] = float(await self.buffer.size.remote())
+        metrics["system/in_flight_groups"] = float(len(self.in_flight))
         for reason, count in self.ledger.summary()["dropped_by_reason"].items():
             metrics[f"staleness/dropped/{reason}"] = float(count)
-        self.marks = {"time": now, "worker_busy": worker_busy, "learner_busy": learner_busy}
         return metrics
 
     def _rl_seconds(self) -> float:
         """Wall time of reinforcement learning so far, over all starts of the run."""
         return self.rl_seconds + (time.monotonic() - self.rl_started if self.rl_started is not None else 0.0)
 
-    async def _mark(self) -> None:
-        """Idle shares and step times are counted from here: validation and checkpoints belong to neither."""
-        assert self.pool is not None
-        await self.pool.refresh()
-        self.marks = {
-            "time": time.monotonic(),
-            "worker_busy": self.pool.total("busy_s"),
-            "learner_busy": self.learner.busy_s,
-        }
-
     # -- evaluation, checkpoints, end ----------------------------------------------------------------------------------
 
-    async def _evaluate(
-        self, tasks: Sequence[Task], temperature: float
-    ) -> tuple[list[EpisodeRecord], list[Trajectory]]:
-        """One episode per task under the newest weights of every worker."""
-        assert self.pool is not None
-        behind = await self.sync.wait_acknowledged.remote(self.sequence, self.config.weight_sync.timeout_s)
-        if behind:
-            self.say(f"evaluating while {', '.join(behind)} still load the newest weights")
-        limits: EpisodeLimits = episode_limits(self.config, temperature)
-        return await play_once(self.pool, tasks, limits, lambda done: self.emit("progress", done=done, of=len(tasks)))
-
     async def _validate(self) -> None:
-        started = time.monotonic()
-        records, _ = await self._evaluate(self.data.validation, self.config.evaluation.validation_temperature)
-        metrics = self.report.validation_metrics(records, self.completed_steps)
-        metrics["timing_s/eval"] = time.monotonic() - started
-        self.tracker.log_metrics(metrics, self.completed_steps)
-        if metrics["val/infrastructure"]:
-            self.say(
-                f"{metrics['val/infrastructure']:.0f} validation episodes were lost to infrastructure: not compared"
-            )
-            return
-        self.emit("validation", step=self.completed_steps, metrics=metrics)
-        score = metrics["val/ndcg@10"]
-        if not self.best or score > self.best["ndcg@10"]:
+        score = await self.evaluation.validate(self.data.validation, self.sequence, self.completed_steps)
+        if score is not None and (not self.best or score > self.best["ndcg@10"]):
             self.best = {"step": float(self.completed_steps), "ndcg@10": score}
             await self._save_model("best")
 
     async def _evaluate_test(self, name: str, step: int) -> None:
-        """Evaluates the newest weights as `name`, unless that was done for this step before the run was interrupted."""
-        if self.report.restore(name, step):
-            self.say(f"evaluation {name!r} is kept from before")
-            return
-        if name == "before" and self.completed_steps:
-            self.say("the start was not evaluated before the run was interrupted; there will be no comparison with it")
-            return
-        for temperature in self.config.evaluation.temperatures:
-            started = time.monotonic()
-            records, trajectories = await self._evaluate(self.data.test, temperature)
-            summary = self.report.add(name, temperature, records, step)
-            self.tracker.log_metrics(self.report.metrics(name, temperature), self.completed_steps)
-            self.tracker.log_traces(trajectories, self.completed_steps)
-            seconds = time.monotonic() - started
-            self.emit("evaluation", name=name, temperature=temperature, summary=summary, seconds=seconds)
+        await self.evaluation.test(name, self.data.test, self.sequence, self.completed_steps, step)
 
     async def _checkpoint(self) -> None:
         started = time.monotonic()
@@ -477,7 +413,7 @@ class Coordinator:
         await self.buffer.checkpointed.remote()
         seconds = time.monotonic() - started
         self.tracker.log_metrics({"timing_s/save_checkpoint": seconds}, self.completed_steps)
-        self.say(f"checkpoint of step {self.completed_steps} saved in {seconds:.1f} s")
+        self.log.say(f"checkpoint of step {self.completed_steps} saved in {seconds:.1f} s")
 
     async def _save_model(self, name: str) -> None:
         folder = self.output / name
@@ -487,7 +423,7 @@ class Coordinator:
 
     async def _save_final(self) -> None:
         await self._save_model("final")
-        self.say(f"the model is saved in {self.output / 'final'}")
+        self.log.say(f"the model is saved in {self.output / 'final'}")
 
     async def _control_arm(self) -> None:
         """Clones on the demonstrations for as long as RL took, from where RL started, and evaluates that."""
@@ -497,9 +433,9 @@ class Coordinator:
         folder = checkpoint_folder(self.checkpoints, 0)
         await self.learner.call("load", self.config.training.step_timeout_s, str(folder))
         rows = await self._demonstrations()
-        self.say(f"control arm: cloning for {self.rl_seconds:.0f} s")
+        self.log.say(f"control arm: cloning for {self.rl_seconds:.0f} s")
         made = await self._supervised(rows, None, self.rl_seconds, "control")
-        self.say(f"control arm: {made} steps")
+        self.log.say(f"control arm: {made} steps")
         await self._publish()
         await self._evaluate_test("control", self.trained_steps)
 
@@ -519,11 +455,4 @@ class Coordinator:
             steps, await asyncio.gather(*(step for _, step in steps), return_exceptions=True), strict=True
         ):
             if isinstance(outcome, BaseException):
-                self.say(f"{name} could not be ended in order: {type(outcome).__name__}: {outcome}")
-
-    def emit(self, kind: str, **fields: Any) -> None:
-        """Adds an event for whoever watches."""
-        self.log.append({"kind": kind, "time": time.time(), **fields})
-
-    def say(self, text: str) -> None:
-        self.emit("message", text=text)
+                self.log.say(f"{name} could not be ended in order: {type(outcome).__name__}: {outcome}")

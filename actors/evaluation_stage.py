@@ -1,0 +1,85 @@
+"""`EvaluationStage`: validation and test under the newest weights, and what is told about them.
+
+Invariants: an evaluation begins only after every worker has acknowledged the newest weights or was named as behind; a
+validation that lost episodes to infrastructure is said and compared with nothing.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+
+from actors.evaluator import play_once
+from actors.event_log import EventLog
+from actors.remote import Handle
+from actors.rollout_pool import RolloutPool
+from actors.run_parts import episode_limits
+from rl_cluster.config import Config
+from rl_cluster.datasets.task import Task
+from rl_cluster.episodes.trajectory import Trajectory
+from rl_cluster.evaluation.summary import EpisodeRecord
+from rl_cluster.tracking.report import RunReport
+from rl_cluster.tracking.run_tracker import RunTracker
+
+
+class EvaluationStage:
+    """Plays each question once; keeps the records in the report and the numbers in the tracker."""
+
+    def __init__(
+        self,
+        config: Config,
+        pool: RolloutPool,
+        sync: Handle,
+        report: RunReport,
+        tracker: RunTracker,
+        events: EventLog,
+    ) -> None:
+        self.config = config
+        self.pool = pool
+        self.sync = sync
+        self.report = report
+        self.tracker = tracker
+        self.events = events
+
+    async def validate(self, tasks: Sequence[Task], sequence: int, step: int) -> float | None:
+        """Mean nDCG@10 over `tasks`; None when episodes were lost and the number means nothing."""
+        started = time.monotonic()
+        records, _ = await self._play(tasks, self.config.evaluation.validation_temperature, sequence)
+        metrics = self.report.validation_metrics(records, step)
+        metrics["timing_s/eval"] = time.monotonic() - started
+        self.tracker.log_metrics(metrics, step)
+        if metrics["val/infrastructure"]:
+            lost = f"{metrics['val/infrastructure']:.0f} of {len(tasks)} validation episodes"
+            self.events.say(f"{lost} were lost to infrastructure: not compared")
+            return None
+        self.events.emit("validation", step=step, metrics=metrics)
+        return metrics["val/ndcg@10"]
+
+    async def test(self, name: str, tasks: Sequence[Task], sequence: int, completed_steps: int, step: int) -> None:
+        """Evaluates as `name` for `step`, unless that was done for this step before the run was interrupted."""
+        if self.report.restore(name, step):
+            self.events.say(f"evaluation {name!r} is kept from before")
+            return
+        if name == "before" and completed_steps:
+            self.events.say(
+                "the start was not evaluated before the run was interrupted; there will be no comparison with it"
+            )
+            return
+        for temperature in self.config.evaluation.temperatures:
+            started = time.monotonic()
+            records, trajectories = await self._play(tasks, temperature, sequence)
+            summary = self.report.add(name, temperature, records, step)
+            self.tracker.log_metrics(self.report.metrics(name, temperature), completed_steps)
+            self.tracker.log_traces(trajectories, completed_steps)
+            seconds = time.monotonic() - started
+            self.events.emit("evaluation", name=name, temperature=temperature, summary=summary, seconds=seconds)
+
+    async def _play(
+        self, tasks: Sequence[Task], temperature: float, sequence: int
+    ) -> tuple[list[EpisodeRecord], list[Trajectory]]:
+        behind = await self.sync.wait_acknowledged.remote(sequence, self.config.weight_sync.timeout_s)
+        if behind:
+            self.events.say(f"evaluating while {', '.join(behind)} still load the newest weights")
+        limits = episode_limits(self.config, temperature)
+        total = len(tasks)
+        return await play_once(self.pool, tasks, limits, lambda done: self.events.emit("progress", done=done, of=total))
