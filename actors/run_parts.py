@@ -199,13 +199,12 @@ def update_settings(config: Config) -> UpdateSettings:
         dual_clip=loss.dual_clip,
         aggregation=loss.aggregation,
         max_episode_tokens=config.environment.max_turns * config.rollout.sampling_max_tokens,
-        drift_alarm=config.learner.drift_alarm,
     )
 
 
 def supervised_settings(config: Config) -> UpdateSettings:
     """Cross-entropy over the tokens of demonstrations."""
-    return UpdateSettings("cross_entropy", 0.0, 1.0, None, "token_mean", 1, config.learner.drift_alarm)
+    return UpdateSettings("cross_entropy", 0.0, 1.0, None, "token_mean", 1)
 
 
 def worker_settings(config: Config, data: RunData) -> WorkerSettings:

@@ -22,6 +22,7 @@ from rl_cluster.algorithms.aggregation import token_weights
 from rl_cluster.algorithms.losses import get_loss
 from rl_cluster.algorithms.types import LossSettings
 from rl_cluster.errors import CheckpointError, DeadlineError, LearnerError, ModelError
+from rl_cluster.learning.cpu_matmul import use_onednn_for_float32
 from rl_cluster.learning.export import hugging_face_name, merged_tensors
 from rl_cluster.learning.policy import HEAD_CHUNK, PolicyInputs, PolicyModule, empty_inputs, inputs_from_micro_batch
 from rl_cluster.learning.settings import LearnerSettings, UpdateSettings, learning_rate_factor
@@ -51,6 +52,7 @@ class LearnerRank:
         if settings.device == "cpu":
             os.environ["DS_ACCELERATOR"] = "cpu"
             torch.set_num_threads(settings.num_threads)
+            use_onednn_for_float32()
         os.environ.update(
             MASTER_ADDR=self.master[0],
             MASTER_PORT=str(self.master[1]),

@@ -51,7 +51,6 @@ class UpdateSettings:
     dual_clip: float | None
     aggregation: str
     max_episode_tokens: int
-    drift_alarm: float
 
 
 def learning_rate_factor(schedule: str, step: int, total_steps: int, warmup_steps: int) -> float:

@@ -54,7 +54,6 @@ UPDATE = UpdateSettings(
     dual_clip=None,
     aggregation="token_mean",
     max_episode_tokens=64,
-    drift_alarm=10.0,
 )
 
 
