@@ -44,6 +44,7 @@ from rl_cluster.config import Config
 from rl_cluster.datasets.task import Task
 from rl_cluster.episodes.trajectory import Trajectory
 from rl_cluster.errors import DropReason, SamplerDriftError
+from rl_cluster.inference.engine import DEVICE_BACKENDS
 from rl_cluster.learning.batch import build_step_batch
 from rl_cluster.learning.checkpoint import (
     checkpoint_folder,
@@ -213,8 +214,14 @@ class Coordinator:
         return made
 
     async def _publish(self) -> None:
-        config = self.config
+        config, transport = self.config, self.config.weight_sync.transport
         self.sequence += 1
+        if transport in DEVICE_BACKENDS:
+            weights = await self.learner.publish_on_device(
+                self.sequence, self.data.probe_ids, transport, config.weight_sync.timeout_s
+            )
+            await self.sync.publish.remote(weights, self.learner.ranks[0])
+            return
         name = f"{self.data.run_id}-{self.sequence:06d}.safetensors"
         path = str(Path(config.weight_sync.folder) / name)
         weights = await self.learner.publish(path, self.data.probe_ids, config.weight_sync.timeout_s)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import socket
+import threading
 import time
 from collections.abc import Sequence
 from typing import Any
@@ -38,6 +39,25 @@ class Learner:
     def setup(self, master: tuple[str, int]) -> None:
         self.rank = LearnerRank(self.settings, self.rank_index, self.world_size, master)
         self.rank.setup()
+
+    def send_weights(
+        self, worker: str, actor: Handle, world_size: int, sequence: int, version: int, timeout_s: float
+    ) -> None:
+        """Sends publication `sequence` from the device to the engine of `actor`; runs beside training, in a thread of
+        the concurrency group "transfer". After `timeout_s` the channel is torn down, which ends a send that hangs.
+        """
+        assert self.rank is not None
+        sender = self.rank.sender
+
+        def call(step: str, payload: Any) -> None:
+            ray.get(actor.transfer.remote(step, payload), timeout=timeout_s)
+
+        alarm = threading.Timer(timeout_s, sender.close, [worker])
+        alarm.start()
+        try:
+            sender.send(worker, world_size, sequence, version, call)
+        finally:
+            alarm.cancel()
 
     def call(self, method: str, *arguments: Any, **named: Any) -> Any:
         """Calls a method of the rank; see rl_cluster.learning.rank.LearnerRank."""
@@ -75,6 +95,13 @@ class LearnerGroup:
         """A snapshot of the current weights on the node of rank 0."""
         return (await self._call("publish", timeout_s, path, list(probe_ids), self.node_id))[0]
 
+    async def publish_on_device(
+        self, sequence: int, probe_ids: Sequence[int], transport: str, timeout_s: float
+    ) -> WeightVersion:
+        """A copy of the current weights on the device of rank 0, from where workers are sent it."""
+        arguments = (sequence, list(probe_ids), self.node_id, transport)
+        return (await self._call("publish_on_device", timeout_s, *arguments))[0]
+
     async def call(self, method: str, timeout_s: float, *arguments: Any) -> list[Any]:
         """Calls a method of every rank."""
         return await self._call(method, timeout_s, *arguments)
@@ -91,7 +118,7 @@ class LearnerGroup:
                 [rank.call.remote(method, *arguments, **named) for rank in self.ranks], timeout_s, method
             )
         finally:
-            if method in ("update", "publish"):
+            if method in ("update", "publish", "publish_on_device"):
                 self.busy_s += time.monotonic() - started
 
     @staticmethod

@@ -12,6 +12,9 @@ import os
 import time
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
+
+import ray
 
 from actors.remote import Handle, actor, within
 from actors.weight_sync import Publication, local_snapshot
@@ -21,8 +24,8 @@ from rl_cluster.episodes.episode import EpisodeLimits, EpisodeParts, run_episode
 from rl_cluster.episodes.formats import detect_format, get_format
 from rl_cluster.episodes.rendering import ChatRenderer
 from rl_cluster.episodes.trajectory import Trajectory
-from rl_cluster.errors import EngineError, Outcome, WeightSyncError
-from rl_cluster.inference.engine import EngineSettings, InferenceEngine
+from rl_cluster.errors import EngineError, Outcome, SupersededError, WeightSyncError
+from rl_cluster.inference.engine import Deliver, EngineSettings, InferenceEngine
 from rl_cluster.rewards import get_reward
 
 
@@ -39,7 +42,6 @@ class WorkerSettings:
     search_timeout_s: float
     rollout_timeout: float
     rollout_max_retries: int
-    transport: str
     sync_folder: str
     sync_timeout_s: float
     start_timeout_s: float
@@ -47,6 +49,8 @@ class WorkerSettings:
 
 RETRY_PAUSE_S = 1.0
 NICENESS_ON_CPU = 10
+TRANSFER_GROUP = "transfer"
+"""The concurrency group of the learner that sends weights beside training."""
 
 
 @actor(max_concurrency=1000, max_restarts=0)
@@ -101,16 +105,45 @@ class RolloutWorker:
 
     async def apply(self, publication: Publication) -> None:
         """Loads one publication and acknowledges it."""
-        engine = self._engine()
-        settings = self.settings
-        path = await local_snapshot(self.sync, publication, settings.transport, settings.sync_folder)
+        weights = publication.weights
+        deliver = self._read(publication) if publication.sender is None else self._fetch(publication)
         try:
-            await engine.update(publication.weights, path, settings.sync_timeout_s)
-        finally:
-            if path != publication.weights.path:
-                Path(path).unlink(missing_ok=True)
+            await self._engine().update(weights, deliver, self.settings.sync_timeout_s)
+        except SupersededError:
+            return  # nothing was touched, and a newer publication waits
         self.sequence = publication.sequence
         await self.sync.acknowledge.remote(self.worker_id, publication.sequence)
+
+    def _read(self, publication: Publication) -> Deliver:
+        async def deliver() -> None:
+            settings, weights = self.settings, publication.weights
+            path = await local_snapshot(self.sync, publication, settings.engine.transport, settings.sync_folder)
+            try:
+                await self._engine().deliver_file(weights, path)
+            finally:
+                if path != weights.path:
+                    Path(path).unlink(missing_ok=True)
+
+        return deliver
+
+    def _fetch(self, publication: Publication) -> Deliver:
+        async def deliver() -> None:
+            context = ray.get_runtime_context()
+            send: Any = publication.sender.send_weights.options(concurrency_group=TRANSFER_GROUP)  # type: ignore[union-attr]
+            await send.remote(
+                f"{self.worker_id}:{context.get_actor_id()}",
+                context.current_actor,
+                self.settings.engine.tensor_parallel_size,
+                publication.sequence,
+                publication.weights.version,
+                self.settings.sync_timeout_s,
+            )
+
+        return deliver
+
+    async def transfer(self, step: str, payload: Any) -> None:
+        """One step of a weight transfer that the learner drives."""
+        await self._engine().transfer(step, payload)
 
     async def run_group(self, group_id: str, task: Task, num_episodes: int, limits: EpisodeLimits) -> list[Trajectory]:
         """Plays `num_episodes` episodes of one task at once; infrastructure failures come back typed after all tries.

@@ -11,7 +11,7 @@ from typing import Any
 import ray
 
 from actors.remote import within
-from actors.rollout_worker import WorkerSettings
+from actors.rollout_worker import TRANSFER_GROUP, WorkerSettings
 from actors.search_service import start_search
 from rl_cluster.algorithms.losses import get_loss
 from rl_cluster.config import Config
@@ -22,7 +22,7 @@ from rl_cluster.environments.search import SearchEnvironmentSettings, system_pro
 from rl_cluster.episodes.episode import EpisodeLimits
 from rl_cluster.episodes.formats import get_format
 from rl_cluster.errors import DataError, DeadlineError
-from rl_cluster.inference.engine import EngineSettings
+from rl_cluster.inference.engine import DEVICE_BACKENDS, EngineSettings
 from rl_cluster.learning.settings import LearnerSettings, LoraSettings, UpdateSettings
 from rl_cluster.models.source import cache_root
 
@@ -224,6 +224,7 @@ def worker_settings(config: Config, data: RunData) -> WorkerSettings:
             probe_tolerance=sync.probe_tolerance or PROBE_TOLERANCE[config.model.dtype],
             cpu_threads=rollout.cpu_threads,
             seed=config.seed,
+            transport=sync.transport,
         ),
         environment=environment_settings(config),
         tool_format=config.model.tool_format,
@@ -233,7 +234,6 @@ def worker_settings(config: Config, data: RunData) -> WorkerSettings:
         search_timeout_s=config.search.timeout_s,
         rollout_timeout=rollout.rollout_timeout,
         rollout_max_retries=rollout.rollout_max_retries,
-        transport=sync.transport,
         sync_folder=sync.folder,
         sync_timeout_s=sync.timeout_s,
         start_timeout_s=rollout.start_timeout_s,
@@ -256,18 +256,25 @@ def process_environment(device: str) -> dict[str, Any]:
 def learner_options(config: Config) -> dict[str, Any]:
     """Ray's options of one learner rank."""
     learner = config.learner
-    return {
+    options: dict[str, Any] = {
         "num_cpus": learner.cpus_per_rank,
         "num_gpus": learner.gpus_per_rank,
         "runtime_env": process_environment(config.cluster.device),
     }
+    if config.weight_sync.transport in DEVICE_BACKENDS:
+        options["concurrency_groups"] = {TRANSFER_GROUP: config.rollout.num_workers + config.rollout.max_restarts}
+    return options
 
 
 def worker_options(config: Config) -> dict[str, Any]:
     """Ray's options of one rollout worker."""
     rollout = config.rollout
+    environment = process_environment(config.cluster.device)
+    if config.weight_sync.transport == "ipc":
+        # Handles of device memory are Python objects; they travel between this worker's own processes only.
+        environment["env_vars"]["VLLM_ALLOW_INSECURE_SERIALIZATION"] = "1"
     return {
         "num_cpus": rollout.cpus_per_worker,
         "num_gpus": rollout.gpus_per_worker,
-        "runtime_env": process_environment(config.cluster.device),
+        "runtime_env": environment,
     }

@@ -23,10 +23,11 @@ CHUNK_BYTES = 64 << 20
 
 @dataclass(frozen=True)
 class Publication:
-    """A snapshot in the order of publication."""
+    """A snapshot in the order of publication; `sender` is the learner rank that holds it when it is in no file."""
 
     sequence: int
     weights: WeightVersion
+    sender: Handle | None = None
 
 
 @actor(num_cpus=0, max_concurrency=1000)
@@ -39,11 +40,11 @@ class WeightSync:
         self.acknowledged: dict[str, int] = {}
         self.changed = asyncio.Condition()
 
-    async def publish(self, weights: WeightVersion) -> int:
+    async def publish(self, weights: WeightVersion, sender: Handle | None = None) -> int:
         """Makes `weights` the newest; returns the sequence number."""
         async with self.changed:
             sequence = self.newest.sequence + 1 if self.newest else 1
-            self.newest = Publication(sequence, weights)
+            self.newest = Publication(sequence, weights, sender)
             self.published[sequence] = weights
             self.changed.notify_all()
         return sequence
@@ -93,7 +94,7 @@ class WeightSync:
     async def close(self) -> None:
         """Removes all snapshots."""
         for weights in self.published.values():
-            Path(weights.path).unlink(missing_ok=True)
+            _remove(weights)
         self.published.clear()
 
     def _is_past(self, sequence: int) -> bool:
@@ -107,7 +108,12 @@ class WeightSync:
             return
         oldest_needed = min([*self.acknowledged.values(), self.newest.sequence])
         for sequence in [s for s in self.published if s < oldest_needed]:
-            Path(self.published.pop(sequence).path).unlink(missing_ok=True)
+            _remove(self.published.pop(sequence))
+
+
+def _remove(weights: WeightVersion) -> None:
+    if weights.path:  # empty where the weights stay on a device
+        Path(weights.path).unlink(missing_ok=True)
 
 
 async def local_snapshot(sync: Handle, publication: Publication, transport: str, folder: str) -> str:

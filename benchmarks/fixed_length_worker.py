@@ -6,6 +6,7 @@ import asyncio
 import random
 import time
 import uuid
+from functools import partial
 
 from actors.remote import Handle, actor
 from actors.weight_sync import local_snapshot
@@ -35,7 +36,9 @@ class FixedLengthWorker:
             publication = await self.sync.wait_newer.remote(self.sequence, 10.0)
             if publication is not None:
                 path = await local_snapshot(self.sync, publication, "shared_memory", "/dev/shm/rl_cluster")
-                await self.engine.update(publication.weights, path)
+                await self.engine.update(
+                    publication.weights, partial(self.engine.deliver_file, publication.weights, path)
+                )
                 self.sequence = publication.sequence
                 await self.sync.acknowledge.remote("benchmark", self.sequence)
 

@@ -168,7 +168,7 @@ class LearnerConfig(Section):
 
 
 class WeightSyncConfig(Section):
-    transport: Literal["shared_memory", "object_store"]
+    transport: Literal["shared_memory", "object_store", "nccl", "ipc"]
     timeout_s: Seconds
     probe_tolerance: Annotated[float, Field(gt=0)] | None
     folder: str
@@ -274,6 +274,22 @@ class Config(Section):
             )
         if self.cluster.device == "cuda" and (self.rollout.gpus_per_worker <= 0 or self.learner.gpus_per_rank <= 0):
             raise ValueError("cluster.device=cuda needs rollout.gpus_per_worker and learner.gpus_per_rank over 0")
+        transport = self.weight_sync.transport
+        if transport in ("nccl", "ipc") and self.cluster.device != "cuda":
+            raise ValueError(
+                f"weight_sync.transport={transport} moves weights between GPUs, but cluster.device={self.cluster.device}; set "
+                "weight_sync=shared_memory, or cluster=gpu"
+            )
+        if transport == "ipc" and (
+            self.learner.num_ranks != 1
+            or self.rollout.num_workers != 1
+            or self.learner.gpus_per_rank + self.rollout.gpus_per_worker > 1
+        ):
+            raise ValueError(
+                "weight_sync.transport=ipc shares the memory of one GPU between one learner rank and one worker, but "
+                f"learner.num_ranks={self.learner.num_ranks}, rollout.num_workers={self.rollout.num_workers} and together they ask for "
+                f"{self.learner.gpus_per_rank + self.rollout.gpus_per_worker:g} GPUs; set all three to at most 1, or weight_sync=nccl"
+            )
         if not Path(self.output_dir).expanduser().is_absolute():
             raise ValueError(
                 f"output_dir={self.output_dir}: Ray runs a job in its own copy of the working directory, where a relative path would be "

@@ -57,6 +57,10 @@ class DigestMismatchError(WeightSyncError):
     """A tensor's digest at the receiver differs from the one taken when it left the learner."""
 
 
+class SupersededError(WeightSyncError):
+    """The weights that were asked for gave way to newer ones before anything was sent; ask for those."""
+
+
 class ProbeMismatchError(WeightSyncError):
     """The engine's log-probs of the probe sequence differ from the learner's."""
 

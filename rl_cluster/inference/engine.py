@@ -14,15 +14,21 @@ import asyncio
 import os
 import time
 import uuid
+from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
 from typing import Any
 
-from rl_cluster.errors import DeadlineError, DigestMismatchError, EngineError, WeightSyncError
+from rl_cluster.errors import DeadlineError, DigestMismatchError, EngineError, SupersededError, WeightSyncError
 from rl_cluster.inference.sampling import Sample, SamplingSettings
 from rl_cluster.learning.weight_version import WeightVersion, verify_probe
 
 TRANSFER_BACKEND = "rl_cluster_shared_memory"
 """The name that shared_memory_transfer.py registers itself under in vLLM's processes."""
+DEVICE_BACKENDS = {"nccl": "rl_cluster_nccl", "ipc": "rl_cluster_ipc"}
+"""The names of device_transfer.py's engines, by transport: weights go from GPU to GPU."""
+
+Deliver = Callable[[], Awaitable[None]]
+"""Makes the weights arrive, by way of the engine's `transfer`."""
 
 
 @dataclass(frozen=True)
@@ -42,6 +48,7 @@ class EngineSettings:
     probe_tolerance: float = 1e-3
     cpu_threads: int = 2
     seed: int = 0
+    transport: str = "shared_memory"
 
 
 @dataclass
@@ -77,6 +84,8 @@ class InferenceEngine:
         self._loads = 0
         self._salt = "load-0"
         self._loading: int | None = None
+        self._expected = 0
+        self._paused_at = 0.0
 
     @classmethod
     async def start(cls, settings: EngineSettings, deadline_s: float = 300.0) -> InferenceEngine:
@@ -86,6 +95,8 @@ class InferenceEngine:
         from vllm.engine.arg_utils import AsyncEngineArgs
         from vllm.v1.engine.async_llm import AsyncLLM
 
+        on_device = settings.transport in DEVICE_BACKENDS
+        module = "device_transfer" if on_device else "shared_memory_transfer"
         arguments: dict[str, Any] = {
             "model": settings.model_path,
             "dtype": settings.dtype,
@@ -97,8 +108,10 @@ class InferenceEngine:
             "seed": settings.seed,
             "trust_remote_code": False,
             "disable_log_stats": False,
-            "weight_transfer_config": WeightTransferConfig(backend=TRANSFER_BACKEND),
-            "worker_extension_cls": "rl_cluster.inference.shared_memory_transfer.WorkerExtension",
+            "weight_transfer_config": WeightTransferConfig(
+                backend=DEVICE_BACKENDS.get(settings.transport, TRANSFER_BACKEND)
+            ),
+            "worker_extension_cls": f"rl_cluster.inference.{module}.WorkerExtension",
             "tensor_parallel_size": settings.tensor_parallel_size,
         }
         if settings.device == "cpu" and settings.tensor_parallel_size == 1:
@@ -121,9 +134,8 @@ class InferenceEngine:
             ) from error
         except (RuntimeError, ValueError) as error:
             raise EngineError(f"vLLM could not start {settings.model_path}: {error}") from error
-        from vllm.distributed.weight_transfer.base import WeightTransferInitRequest
-
-        await llm.init_weight_transfer_engine(WeightTransferInitRequest(init_info={}))
+        if not on_device:  # there the learner begins, with the address to meet at
+            await engine.transfer("init", {})
         return engine
 
     async def sample(self, prompt_ids: list[int], sampling: SamplingSettings, request_id: str | None = None) -> Sample:
@@ -189,21 +201,23 @@ class InferenceEngine:
             float(entry[token].logprob) for token, entry in zip(token_ids[1:], final.prompt_logprobs[1:], strict=True)
         ]
 
-    async def update(self, weights: WeightVersion, path: str, deadline_s: float = 120.0) -> None:
-        """Loads `weights` from the snapshot at `path` on this host while requests stay in flight.
+    async def update(self, weights: WeightVersion, deliver: Deliver, deadline_s: float = 120.0) -> None:
+        """Loads `weights`, which `deliver` brings, while requests stay in flight.
 
-        Raises WeightSyncError (or a subclass); the engine is then broken and must be replaced.
+        Raises SupersededError when the weights are not to be had any more and nothing was touched; any other
+        WeightSyncError leaves the engine broken, and it must be replaced.
         """
         async with self._updating:
             self._require_usable()
             try:
                 async with asyncio.timeout(deadline_s):
-                    await self._update(weights, path)
+                    await self._update(weights, deliver)
             except TimeoutError as error:
                 self.broken = f"weight update {weights.version} did not end within {deadline_s:.0f} s"
                 raise WeightSyncError(f"The {self.broken}; restart the engine.") from error
             except WeightSyncError as error:
-                self.broken = str(error)
+                if not (isinstance(error, SupersededError) and self._loading is None):
+                    self.broken = str(error)
                 raise
             except Exception as error:
                 # vLLM reports a failure in its worker processes as a plain Exception; whatever it was, the model may be
@@ -214,9 +228,32 @@ class InferenceEngine:
             finally:
                 self._verified.set()
 
-    async def _update(self, weights: WeightVersion, path: str) -> None:
-        from vllm.distributed.weight_transfer.base import WeightTransferUpdateRequest
+    async def transfer(self, step: str, payload: Any) -> None:
+        """One step of vLLM's weight transfer: "init" (how to meet), "start", "update" (what comes), "finish" (version).
 
+        Generation is paused from "start" on and resumed by `update`, which these steps belong to.
+        """
+        from vllm.distributed.weight_transfer.base import WeightTransferInitRequest, WeightTransferUpdateRequest
+
+        if step == "init":
+            await self.llm.init_weight_transfer_engine(WeightTransferInitRequest(init_info=payload))
+        elif step == "start":
+            await self._pause()
+            await self.llm.start_weight_update()
+        elif step == "update":
+            await self.llm.update_weights(WeightTransferUpdateRequest(update_info=payload))
+        elif step == "finish":
+            await self.llm.finish_weight_update(weight_version=str(payload))
+        else:
+            raise WeightSyncError(f"{step!r} is no step of a weight transfer; known: init, start, update, finish.")
+
+    async def deliver_file(self, weights: WeightVersion, path: str) -> None:
+        """Brings `weights` from the snapshot at `path` on this host."""
+        await self.transfer("start", None)
+        await self.transfer("update", {"path": path, "digests": weights.digests})
+        await self.transfer("finish", weights.version)
+
+    async def _pause(self) -> None:
         started = time.monotonic()
         await self.llm.pause_generation(mode="keep", clear_cache=self.settings.kv_on_update == "recompute")
         self._verified.clear()
@@ -224,13 +261,13 @@ class InferenceEngine:
         # salt counts loads, not versions: versions repeat when earlier weights are loaded again.
         self._loads += 1
         self._salt = f"load-{self._loads}"
-        self._loading = weights.version
-        paused = time.monotonic()
-        await self.llm.start_weight_update()
-        await self.llm.update_weights(
-            WeightTransferUpdateRequest(update_info={"path": path, "digests": weights.digests})
-        )
-        await self.llm.finish_weight_update(weight_version=str(weights.version))
+        self._loading = self._expected
+        self._paused_at = time.monotonic()
+        self.counters.pause_s += self._paused_at - started
+
+    async def _update(self, weights: WeightVersion, deliver: Deliver) -> None:
+        self._expected = weights.version
+        await deliver()
         loaded = time.monotonic()
         await self.llm.resume_generation()
         self.version = weights.version
@@ -241,8 +278,8 @@ class InferenceEngine:
             )
             self.counters.max_probe_gap = max(self.counters.max_probe_gap, gap)
         self.counters.updates += 1
-        self.counters.pause_s += loaded - started
-        self.counters.load_s += loaded - paused
+        self.counters.pause_s += loaded - self._paused_at
+        self.counters.load_s += loaded - self._paused_at
 
     async def close(self) -> None:
         """Ends the engine's processes."""

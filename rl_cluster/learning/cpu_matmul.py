@@ -8,6 +8,8 @@ taken only where a product is measured to be as exact as MKL's.
 
 from __future__ import annotations
 
+from typing import Any
+
 import torch
 
 ALLOWED_ERROR = 4.0
@@ -20,7 +22,7 @@ def use_onednn_for_float32() -> bool:
     """Sends this process's float32 products through oneDNN if that costs no precision; returns whether it does."""
     if not torch.backends.mkldnn.is_available():
         return False
-    settings = torch.backends.mkldnn.matmul
+    settings: Any = torch.backends.mkldnn.matmul  # pyright: ignore[reportAttributeAccessIssue]
     before = settings.fp32_precision
     exact = [_error(shape) for shape in SHAPES]
     settings.fp32_precision = "bf16"

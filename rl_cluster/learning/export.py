@@ -10,8 +10,9 @@ import torch
 from torch import nn
 
 
-def merged_tensors(model: nn.Module, zero_stage: int) -> Iterator[tuple[str, torch.Tensor]]:
-    """Yields (Hugging Face name, full tensor on CPU), adapters merged; tied tensors appear once.
+def merged_tensors(model: nn.Module, zero_stage: int, device: str | None = "cpu") -> Iterator[tuple[str, torch.Tensor]]:
+    """Yields (Hugging Face name, full tensor), adapters merged; tied tensors appear once. Every tensor is a copy, on
+    `device`, or where the parameter is when that is None.
 
     Under ZeRO-3 every rank must iterate in lockstep: each tensor is gathered by a collective.
     """
@@ -30,7 +31,7 @@ def merged_tensors(model: nn.Module, zero_stage: int) -> Iterator[tuple[str, tor
                 tensor = parameter.detach().clone()
                 if owner is not None and name == "weight":
                     tensor += owner.get_delta_weight("default").detach().to(tensor.dtype)
-                tensor = tensor.cpu()
+                tensor = tensor if device is None else tensor.to(device)
             yield hugging_face_name(full_name), tensor
 
 

@@ -44,6 +44,7 @@ class LearnerRank:
         self.supervised_steps = 0
         self.engine: Any = None
         self.tokenizer: Any = None
+        self.sender: Any = None
 
     def setup(self) -> None:
         """Joins the other ranks and builds the model. Raises DeadlineError when a rank is missing."""
@@ -276,6 +277,23 @@ class LearnerRank:
         save_file({name: tensor.contiguous() for name, tensor in tensors.items()}, str(scratch))
         scratch.rename(target)
         return WeightVersion(self.completed_steps, path, node_id, target.stat().st_size, digests, probe)
+
+    def publish_on_device(
+        self, sequence: int, probe_ids: Sequence[int], node_id: str, transport: str
+    ) -> WeightVersion | None:
+        """Keeps a copy of the current weights on the device for `send`; rank 0 returns its manifest, the others None."""
+        from rl_cluster.learning.device_sender import DeviceSender
+
+        probe = self.probe(probe_ids)
+        # Ranks other than the first only join the gathering; what they gather goes to host memory and away.
+        device = None if self.rank == 0 else "cpu"
+        tensors = dict(merged_tensors(self.engine.module.model, self.settings.zero_stage, device))
+        if self.rank != 0:
+            return None
+        if self.sender is None:
+            self.sender = DeviceSender(transport, self.master[0])
+        snapshot = self.sender.freeze(sequence, tensors)
+        return WeightVersion(self.completed_steps, "", node_id, snapshot.num_bytes, snapshot.digests, probe)
 
     def save_hugging_face(self, folder: str) -> None:
         """Writes the merged model as a plain Hugging Face folder (safetensors, tokenizer, chat template)."""

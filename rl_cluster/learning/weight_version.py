@@ -1,7 +1,9 @@
 """`WeightVersion`: what the learner publishes after a step, and the proof that it arrived whole.
 
-A snapshot is one safetensors file; its manifest carries a BLAKE3 digest per tensor under its Hugging Face name, taken
-from the learner's tensors (not from the file), and a probe: a fixed sequence with the learner's own log-probs of it.
+A snapshot is one safetensors file, or tensors that stay on the learner's device; its manifest carries a digest per
+tensor under its Hugging Face name, taken from the learner's tensors (not from the file), and a probe: a fixed sequence
+with the learner's own log-probs of it. A digest says how it was made: `blake3:` over bytes in memory, `sum64:` on the
+device, where copying every tensor to the host would cost more than sending it.
 """
 
 from __future__ import annotations
@@ -38,14 +40,41 @@ class WeightVersion:
 
 
 def tensor_digest(tensor: torch.Tensor) -> str:
-    """The BLAKE3 digest of a tensor's type, shape and bytes, as 32 hex digits."""
+    """`blake3:` and 32 hex digits over a tensor's type, shape and bytes."""
     import torch
 
     flat = tensor.detach().contiguous().cpu().reshape(-1)
     hasher = blake3(f"{tensor.dtype}{list(tensor.shape)}".encode(), max_threads=1)
     data: Any = flat.view(torch.uint8).numpy()
     hasher.update(data)
-    return hasher.hexdigest(length=16)
+    return f"blake3:{hasher.hexdigest(length=16)}"
+
+
+def device_digest(tensor: torch.Tensor) -> str:
+    """`sum64:`, a tensor's type and shape and 16 hex digits: its 16-bit words, each times an odd number of its position,
+    summed modulo 2^64.
+
+    Computed where the tensor is, in any order with the same result. Every change of a single word changes it, and so
+    does, but for one chance in about 2^63, every other change that is not made on purpose.
+    """
+    import torch
+
+    words = tensor.detach().contiguous().reshape(-1).view(torch.int16)
+    total = 0
+    for start in range(0, len(words), DIGEST_CHUNK):
+        chunk = words[start : start + DIGEST_CHUNK].to(torch.int64)
+        position = torch.arange(start, start + len(chunk), device=words.device, dtype=torch.int64)
+        mixed = (position * GOLDEN_64) ^ (position >> 7)
+        total += int(((chunk + 0x8001) * (mixed | 1)).sum())
+    shape = "x".join(str(size) for size in tensor.shape)
+    return f"sum64:{str(tensor.dtype).removeprefix('torch.')}:{shape}:{total % (1 << 64):016x}"
+
+
+DIGEST_CHUNK = 1 << 24
+"""Words that are widened to 64 bits at once."""
+GOLDEN_64 = -0x61C8864680B583EB
+"""2^64 divided by the golden ratio, odd, as a signed number; spreads positions over all 64 bits."""
+_DIGESTS = {"blake3": tensor_digest, "sum64": device_digest}
 
 
 def verify_digest(name: str, tensor: torch.Tensor, digests: dict[str, str]) -> None:
@@ -53,7 +82,7 @@ def verify_digest(name: str, tensor: torch.Tensor, digests: dict[str, str]) -> N
     expected = digests.get(name)
     if expected is None:
         raise DigestMismatchError(f"Tensor {name} arrived but is not in the manifest; the engine must be restarted.")
-    actual = tensor_digest(tensor)
+    actual = _DIGESTS[expected.partition(":")[0]](tensor)
     if actual != expected:
         raise DigestMismatchError(
             f"Tensor {name} has digest {actual} at the engine but left the learner as {expected}; the engine must be restarted."

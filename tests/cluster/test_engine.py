@@ -80,7 +80,7 @@ def test_engine_updated_in_flight_keeps_requests_and_proves_weights(family: str,
             await asyncio.sleep(0.3)
             reference.perturb(0.02)
             weights = reference.snapshot(1, tmp_path / "v1.safetensors")
-            await engine.update(weights, weights.path)
+            await engine.update(weights, lambda: engine.deliver_file(weights, weights.path))
             for sample in await asyncio.gather(*in_flight):
                 assert len(sample.token_ids) == len(sample.logprobs) == len(sample.weight_versions) == 400
                 assert set(sample.weight_versions) == {0, 1}
@@ -119,7 +119,7 @@ def test_engine_with_corrupted_tensor_in_transit_fails_the_sync_and_is_never_res
             waiting = asyncio.ensure_future(engine.sample(PROMPT, sampling(800)))
             await asyncio.sleep(0.2)
             with pytest.raises(DigestMismatchError, match="digest"):
-                await engine.update(weights, weights.path)
+                await engine.update(weights, lambda: engine.deliver_file(weights, weights.path))
             with pytest.raises(EngineError, match="broken"):
                 await engine.sample(PROMPT, sampling(4))
             waiting.cancel()
@@ -143,7 +143,7 @@ def test_engine_with_probe_that_disagrees_hands_out_nothing_sampled_since(tmp_pa
             waiting = asyncio.ensure_future(engine.sample(PROMPT, sampling(300)))
             await asyncio.sleep(0.2)
             with pytest.raises(ProbeMismatchError, match="probe"):
-                await engine.update(claimed, claimed.path)
+                await engine.update(claimed, lambda: engine.deliver_file(claimed, claimed.path))
             with pytest.raises(EngineError, match="broken"):
                 await waiting
         finally:

@@ -19,6 +19,12 @@ HYDRA_CONF = ROOT / "hydra_conf"
 
 # A choice may leave a value open (`???`) or stand only beside others; what else must be said for it to load.
 COMPANIONS = {
+    "weight_sync=nccl": ["cluster=gpu", "rollout=gpu", "learner=gpu"],
+    "weight_sync=ipc": [
+        *["cluster=gpu", "rollout=gpu", "learner=gpu"],
+        "learner.gpus_per_rank=0.5",
+        "rollout.gpus_per_worker=0.5",
+    ],
     "data=tables": ["data.folder=/data/tables"],
     "model=hugging_face": ["model.name=/models/policy"],
     "cluster=gpu": ["rollout=gpu", "learner=gpu", "weight_sync=object_store"],
@@ -51,6 +57,17 @@ def test_shipped_choices_every_group_is_covered() -> None:
 def test_load_config_shipped_choice_loads(choice: str) -> None:
     config = load_config([choice, *COMPANIONS.get(choice, [])])
     assert isinstance(config, Config)
+
+
+@pytest.mark.parametrize("transport", ["nccl", "ipc"])
+def test_load_config_device_transport_without_gpu_is_refused(transport: str) -> None:
+    message = refusal(f"weight_sync={transport}")
+    assert f"weight_sync.transport={transport} moves weights between GPUs, but cluster.device=cpu" in message
+
+
+def test_load_config_ipc_over_two_gpus_is_refused() -> None:
+    message = refusal("weight_sync=ipc", "cluster=gpu", "rollout=gpu", "learner=gpu")
+    assert "together they ask for 2 GPUs" in message
 
 
 def test_load_config_no_override_gives_the_documented_defaults() -> None:
