@@ -23,6 +23,7 @@ from actors.learner import LearnerGroup
 from actors.remote import actor, within
 from actors.rollout_pool import RolloutPool
 from actors.run_parts import (
+    advantage_settings,
     episode_limits,
     learner_options,
     learner_settings,
@@ -39,13 +40,12 @@ from actors.system_meter import SystemMeter
 from actors.trajectory_buffer import TrajectoryBuffer
 from actors.warmup import demonstration_rows
 from actors.weight_sync import WeightSync
-from rl_cluster.algorithms.types import AdvantageSettings
 from rl_cluster.config import Config
 from rl_cluster.datasets.task import Task
 from rl_cluster.episodes.trajectory import Trajectory
-from rl_cluster.errors import DropReason, SamplerDriftError
+from rl_cluster.errors import CheckpointError, DropReason, SamplerDriftError
 from rl_cluster.inference.engine import DEVICE_BACKENDS
-from rl_cluster.learning.batch import build_step_batch
+from rl_cluster.learning.batch import build_step_batch, rows_of_groups
 from rl_cluster.learning.checkpoint import (
     checkpoint_folder,
     checkpoint_steps,
@@ -152,6 +152,7 @@ class Coordinator:
     async def _train_and_evaluate(self) -> None:
         config = self.config
         await self._restore_or_warm_up()
+        await self._set_reference()
         await self._publish()
         await self._start_workers()
         if config.evaluation.test_at_start:
@@ -192,6 +193,22 @@ class Coordinator:
             await self._supervised(rows, config.warmup.steps, None, "warm-up")
             await self.learner.call("reset_optimizer", training.step_timeout_s)
         await self._checkpoint()
+
+    async def _set_reference(self) -> None:
+        """Gives the learner its reference or teacher; `start` is the policy as it was when reinforcement learning began."""
+        reference = self.config.learner.reference
+        if reference is None:
+            return
+        if reference == "start":
+            folder = self.output / "start"
+            if not self.completed_steps:
+                await self._save_model("start")
+            elif not folder.exists():
+                raise CheckpointError(
+                    f"{folder} is gone, but learner.reference=start asks for it; restore it or start anew under another run_name."
+                )
+            reference = str(folder)
+        await self.learner.call("set_reference", self.config.training.step_timeout_s, reference)
 
     async def _demonstrations(self) -> list[list[Any]]:
         tasks = self.data.train[: self.config.warmup.demonstrations]
@@ -356,9 +373,11 @@ class Coordinator:
         config = self.config
         started = time.monotonic()
         advantage = config.algorithm.advantage
-        batch = build_step_batch(
-            groups, advantage.name, AdvantageSettings(normalize_std=advantage.normalize_std), self.completed_steps
-        )
+        gaps = None
+        if advantage.kl_beta:
+            rows, _ = rows_of_groups(groups)
+            gaps = await self.learner.reference_gaps(rows, config.training.step_timeout_s)
+        batch = build_step_batch(groups, advantage.name, advantage_settings(config), self.completed_steps, gaps)
         update = await self.learner.update(batch.rows, update_settings(config), config.training.step_timeout_s)
         self._check_drift(update)
         self.completed_steps += 1

@@ -91,6 +91,11 @@ class LearnerGroup:
         shared = ray.put(list(rows))
         return (await self._call("update", timeout_s, shared, update, supervised=supervised))[0]
 
+    async def reference_gaps(self, rows: Sequence[TrainingRow], timeout_s: float) -> dict[int, Any]:
+        """k1 of every row's sampled tokens against the reference, by the row's index; the ranks share the rows out."""
+        shares = await self._call("reference_gaps", timeout_s, ray.put(list(rows)))
+        return {index: gaps for share in shares for index, gaps in share.items()}
+
     async def publish(self, path: str, probe_ids: Sequence[int], timeout_s: float) -> WeightVersion:
         """A snapshot of the current weights on the node of rank 0."""
         return (await self._call("publish", timeout_s, path, list(probe_ids), self.node_id))[0]

@@ -14,6 +14,7 @@ from actors.remote import within
 from actors.rollout_worker import TRANSFER_GROUP, WorkerSettings
 from actors.search_service import start_search
 from rl_cluster.algorithms.losses import get_loss
+from rl_cluster.algorithms.types import AdvantageSettings
 from rl_cluster.config import Config
 from rl_cluster.datasets.source import prepare_data
 from rl_cluster.datasets.tables import read_tasks
@@ -199,6 +200,24 @@ def update_settings(config: Config) -> UpdateSettings:
         dual_clip=loss.dual_clip,
         aggregation=loss.aggregation,
         max_episode_tokens=config.environment.max_turns * config.rollout.sampling_max_tokens,
+        correction_kind=config.algorithm.correction.kind,
+        correction_level=config.algorithm.correction.level,
+        correction_low=config.algorithm.correction.low,
+        correction_high=config.algorithm.correction.high,
+        kl_coefficient=config.algorithm.kl.coefficient,
+        kl_estimator=config.algorithm.kl.estimator,
+        entropy_coefficient=config.algorithm.entropy_coefficient,
+    )
+
+
+def advantage_settings(config: Config) -> AdvantageSettings:
+    advantage = config.algorithm.advantage
+    return AdvantageSettings(
+        normalize_std=advantage.normalize_std,
+        whiten=advantage.whiten,
+        gamma=advantage.gamma,
+        kl_beta=advantage.kl_beta,
+        base=advantage.base,
     )
 
 

@@ -104,14 +104,48 @@ class LossConfig(Section):
         return self
 
 
+class CorrectionConfig(Section):
+    kind: Literal["none", "truncate", "mask"]
+    level: Literal["token", "episode_mean", "episode_sum"]
+    low: Annotated[float, Field(ge=0)]
+    high: Annotated[float, Field(gt=0)]
+
+    @model_validator(mode="after")
+    def _band(self) -> CorrectionConfig:
+        if self.low >= self.high:
+            raise ValueError(f"low={self.low} is not under high={self.high}; give a band of weights such as 0.5 and 2")
+        return self
+
+
+class KLConfig(Section):
+    coefficient: Annotated[float, Field(ge=0)]
+    estimator: Literal["k2", "k3"]
+
+
 class AdvantageConfig(Section):
     name: str
     normalize_std: bool
+    whiten: bool
+    gamma: Annotated[float, Field(gt=0, le=1)]
+    kl_beta: Annotated[float, Field(ge=0)]
+    base: Literal["group_based", "rloo", "opo"]
+
+    @model_validator(mode="after")
+    def _beta_is_read(self) -> AdvantageConfig:
+        if self.kl_beta and self.name != "reinforce_pp":
+            raise ValueError(
+                f"kl_beta={self.kl_beta} is read by reinforce_pp only, not by {self.name}; set algorithm.kl.coefficient for a divergence "
+                "in the loss"
+            )
+        return self
 
 
 class AlgorithmConfig(Section):
     loss: LossConfig
     advantage: AdvantageConfig
+    correction: CorrectionConfig
+    kl: KLConfig
+    entropy_coefficient: Annotated[float, Field(ge=0)]
 
 
 class TrainingConfig(Section):
@@ -153,6 +187,7 @@ class LearnerConfig(Section):
     num_threads: Positive
     start_timeout_s: Seconds
     drift_alarm: Annotated[float, Field(gt=0)]
+    reference: str | None
 
     @model_validator(mode="after")
     def _prefix_or_checkpointing(self) -> LearnerConfig:
@@ -266,6 +301,13 @@ class Config(Section):
                 f"rollout.sampling_top_p={rollout.sampling_top_p}: below 1 the sampler's log-probs are renormalised over fewer "
                 f"tokens than the learner's, so algorithm.loss={self.algorithm.loss.name} would be biased; set rollout.sampling_top_p=1"
             )
+        needs_reference = self.algorithm.kl.coefficient > 0 or self.algorithm.advantage.kl_beta > 0
+        if (needs_reference or self.algorithm.loss.name == "distillation") and self.learner.reference is None:
+            raise ValueError(
+                f"learner.reference is not set, but algorithm.loss={self.algorithm.loss.name} with kl.coefficient="
+                f"{self.algorithm.kl.coefficient} and advantage.kl_beta={self.algorithm.advantage.kl_beta} needs it; set "
+                "learner.reference=start for the policy that reinforcement learning starts from, or a folder or hub id"
+            )
         replies = environment.max_turns * rollout.sampling_max_tokens
         if replies >= rollout.max_sequence_length:
             raise ValueError(
@@ -302,7 +344,7 @@ _FREE = {
     "dry_run", "resume", "output_dir", "run_name", "tracking", "cluster", "weight_sync", "staleness",
     "training.max_steps", "training.max_epochs", "training.save_every", "training.keep_checkpoints", "training.val_every",
     "training.val_at_start", "training.straggler_timeout_s", "training.step_timeout_s", "learner.start_timeout_s",
-    "learner.num_threads", "learner.cpus_per_rank", "learner.drift_alarm", "evaluation.control", "evaluation.test_at_start",
+    "learner.num_threads", "learner.micro_batch_tokens", "learner.cpus_per_rank", "learner.drift_alarm", "evaluation.control", "evaluation.test_at_start",
     "evaluation.test_at_end", "evaluation.bootstrap_resamples", "search.port", "search.timeout_s", "search.replicas",
     "search.start_timeout_s", "search.build_timeout_s", "search.cpus_per_replica", "search.max_ongoing_requests",
 }  # fmt: skip

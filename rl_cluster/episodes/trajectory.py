@@ -50,7 +50,10 @@ class Turn:
 
 @dataclass
 class Trajectory:
-    """One episode. `group_id` joins the samples of one task in one epoch; advantages depend on it alone."""
+    """One episode. `group_id` joins the samples of one task in one epoch; advantages depend on it alone.
+
+    `turn_rewards` has one reward for each turn where the environment gives them; they sum up to `reward`.
+    """
 
     trajectory_id: str
     task_id: str
@@ -66,6 +69,7 @@ class Trajectory:
     started_at: float = 0.0
     finished_at: float = 0.0
     error: str = ""
+    turn_rewards: list[float] | None = None
 
     @property
     def num_sampled(self) -> int:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import json
+from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -23,28 +24,76 @@ class StepBatch:
     metrics: dict[str, float]
 
 
-def build_step_batch(
-    groups: Mapping[str, Sequence[Trajectory]], advantage: str, settings: AdvantageSettings, completed_steps: int
-) -> StepBatch:
-    """Rows of all episodes. Raises LearnerError, naming trajectories and outcomes, when nothing can be trained."""
-    episodes = [trajectory for group in groups.values() for trajectory in group]
+def rows_of_groups(groups: Mapping[str, Sequence[Trajectory]]) -> tuple[list[TrainingRow], int]:
+    """The rows of all episodes, in a fixed order, and how many turns broke a prefix."""
     rows: list[TrainingRow] = []
     broken = 0
-    for trajectory in episodes:
-        made = rows_from_trajectory(trajectory)
-        rows.extend(made.rows)
-        broken += made.num_broken_prefixes
+    for group in groups.values():
+        for trajectory in group:
+            made = rows_from_trajectory(trajectory)
+            rows.extend(made.rows)
+            broken += made.num_broken_prefixes
+    return rows, broken
+
+
+def build_step_batch(
+    groups: Mapping[str, Sequence[Trajectory]],
+    advantage: str,
+    settings: AdvantageSettings,
+    completed_steps: int,
+    reference_gaps: Mapping[int, np.ndarray] | None = None,
+) -> StepBatch:
+    """Rows of all episodes with their advantages.
+
+    reference_gaps: by index into `rows_of_groups`, the estimate k1 for each sampled token of a row. Raises LearnerError,
+    naming trajectories and outcomes, when nothing can be trained.
+    """
+    episodes = [trajectory for group in groups.values() for trajectory in group]
+    rows, broken = rows_of_groups(groups)
     if not any(row.num_trained for row in rows):
         listed = ", ".join(f"{t.trajectory_id} ({t.outcome.value})" for t in episodes[:5])
         raise LearnerError(f"No token of this step can be trained; first trajectories: {listed}. Check the loss masks.")
-    rewards = np.array([trajectory.reward for trajectory in episodes], dtype=np.float64)
-    lengths = np.array([trajectory.num_sampled for trajectory in episodes])
-    batch = EpisodeBatch([trajectory.group_id for trajectory in episodes], rewards, lengths)
+    batch = _episode_batch(episodes, rows, reference_gaps)
     advantages = get_advantage(advantage)(batch, settings)
-    set_advantages(rows, {t.trajectory_id: float(a) for t, a in zip(episodes, advantages, strict=True)})
-    metrics = _metrics(groups, episodes, rows, rewards, lengths, advantages, completed_steps)
+    set_advantages(rows, {t.trajectory_id: a for t, a in zip(episodes, advantages, strict=True)})
+    means = np.array([values.mean() if len(values) else 0.0 for values in advantages])
+    metrics = _metrics(groups, episodes, rows, batch.rewards, batch.num_tokens, means, completed_steps)
     metrics["training/broken_prefixes"] = float(broken)
     return StepBatch(rows, metrics)
+
+
+def _episode_batch(
+    episodes: list[Trajectory], rows: list[TrainingRow], reference_gaps: Mapping[int, np.ndarray] | None
+) -> EpisodeBatch:
+    turn_rewards = [t.turn_rewards for t in episodes if t.turn_rewards is not None]
+    gaps: dict[str, list[np.ndarray]] = {t.trajectory_id: [] for t in episodes}
+    for index, row in enumerate(rows):
+        if reference_gaps is not None:
+            gaps[row.trajectory_id].append(reference_gaps.get(index, np.zeros(0)))
+    return EpisodeBatch(
+        [t.group_id for t in episodes],
+        np.array([t.reward for t in episodes], dtype=np.float64),
+        [[len(turn.sampled_ids) for turn in t.turns] for t in episodes],
+        turn_rewards if len(turn_rewards) == len(episodes) else None,
+        [_transitions(t) for t in episodes],
+        None if reference_gaps is None else [np.concatenate([*gaps[t.trajectory_id], np.zeros(0)]) for t in episodes],
+    )
+
+
+def _transitions(trajectory: Trajectory) -> list[Hashable]:
+    """What each turn did, in which state, and what came of it: what was found before, the calls, what was found then.
+
+    Two searches that differ in their words only are different steps, even when they find the same.
+    """
+    steps: list[Hashable] = []
+    before: Hashable = "start"
+    for turn in trajectory.turns:
+        calls = tuple((call.name, json.dumps(call.arguments, sort_keys=True)) for call in turn.tool_calls)
+        last = turn is trajectory.turns[-1]
+        after: Hashable = (trajectory.outcome.value, *trajectory.ranking) if last else tuple(turn.found_ids)
+        steps.append((before, calls, after))
+        before = after
+    return steps
 
 
 def _metrics(

@@ -28,7 +28,8 @@ class PolicyInputs:
     """One micro-batch as tensors.
 
     prefix_ids [P] (P may be 0); suffix_ids [B, L] padded on the right with 0; select_row, select_col [S]: suffix
-    position whose hidden state predicts target_ids [S]; behaviour_logprobs, advantages, weights [S] float32.
+    position whose hidden state predicts target_ids [S]; behaviour_logprobs, advantages, weights [S] float32; versions [S]
+    of the weights that sampled; episodes [S], the index of the token's episode in the update.
     """
 
     prefix_ids: torch.Tensor
@@ -40,17 +41,20 @@ class PolicyInputs:
     advantages: torch.Tensor
     weights: torch.Tensor
     versions: torch.Tensor
+    episodes: torch.Tensor
 
     def to(self, device: torch.device) -> PolicyInputs:
         return PolicyInputs(**{name: value.to(device) for name, value in vars(self).items()})
 
 
-def inputs_from_micro_batch(batch: MicroBatch, weights: list[float]) -> PolicyInputs:
-    """Tensors of a micro-batch; `weights` holds one loss weight per row (see algorithms.aggregation)."""
+def inputs_from_micro_batch(batch: MicroBatch, weights: list[float], episodes: list[int]) -> PolicyInputs:
+    """Tensors of a micro-batch; `weights` holds one loss weight per row (see algorithms.aggregation), `episodes` the
+    index of each row's episode.
+    """
     prefix, length = batch.prefix_len, batch.suffix_len
     suffix = np.zeros((len(batch.rows), length), dtype=np.int64)
-    rows, cols, targets, behaviour, advantages, token_weights, versions = [], [], [], [], [], [], []
-    for index, (row, weight) in enumerate(zip(batch.rows, weights, strict=True)):
+    rows, cols, targets, behaviour, advantages, token_weights, versions, episode = [], [], [], [], [], [], [], []
+    for index, (row, weight, episode_index) in enumerate(zip(batch.rows, weights, episodes, strict=True)):
         suffix[index, : len(row) - prefix] = row.token_ids[prefix:]
         trained = np.flatnonzero(row.loss_mask)
         rows.append(np.full(len(trained), index))
@@ -60,6 +64,7 @@ def inputs_from_micro_batch(batch: MicroBatch, weights: list[float]) -> PolicyIn
         advantages.append(row.advantages[trained])
         token_weights.append(np.full(len(trained), weight))
         versions.append(row.weight_versions[trained])
+        episode.append(np.full(len(trained), episode_index))
     return PolicyInputs(
         prefix_ids=torch.from_numpy(batch.rows[0].token_ids[:prefix].astype(np.int64)),
         suffix_ids=torch.from_numpy(suffix),
@@ -70,6 +75,7 @@ def inputs_from_micro_batch(batch: MicroBatch, weights: list[float]) -> PolicyIn
         advantages=torch.from_numpy(np.concatenate(advantages).astype(np.float32)),
         weights=torch.from_numpy(np.concatenate(token_weights).astype(np.float32)),
         versions=torch.from_numpy(np.concatenate(versions).astype(np.int64)),
+        episodes=torch.from_numpy(np.concatenate(episode).astype(np.int64)),
     )
 
 
@@ -86,6 +92,7 @@ def empty_inputs() -> PolicyInputs:
         advantages=one,
         weights=one,
         versions=zero - 1,
+        episodes=zero,
     )
 
 
@@ -99,7 +106,9 @@ class PolicyModule(nn.Module):
         self.model = model
         self.temperature = temperature
 
-    def forward(self, inputs: PolicyInputs, temperature: float | None = None) -> tuple[torch.Tensor, torch.Tensor]:
+    def forward(
+        self, inputs: PolicyInputs, temperature: float | None = None, entropy_gradient: bool = False
+    ) -> tuple[torch.Tensor, torch.Tensor]:
         from transformers import DynamicCache
 
         body, head = self._body(), self._head()
@@ -122,7 +131,7 @@ class PolicyModule(nn.Module):
         size = self.head_chunk or max(1, len(selected_SD))
         for start in range(0, len(selected_SD), size):
             chunk = slice(start, start + size)
-            arguments = (head, selected_SD[chunk], inputs.target_ids[chunk], scale)
+            arguments = (head, selected_SD[chunk], inputs.target_ids[chunk], scale, entropy_gradient)
             if torch.is_grad_enabled():
                 logprob, entropy = checkpoint(_project, *arguments, use_reentrant=False)
             else:
@@ -140,14 +149,14 @@ class PolicyModule(nn.Module):
 
 
 def _project(
-    head: Any, hidden_SD: torch.Tensor, target_ids: torch.Tensor, temperature: float
+    head: Any, hidden_SD: torch.Tensor, target_ids: torch.Tensor, temperature: float, entropy_gradient: bool
 ) -> tuple[torch.Tensor, torch.Tensor]:
     logits_SV = head(hidden_SD).float()
     if temperature != 1.0:
         logits_SV = logits_SV / temperature
     normaliser = torch.logsumexp(logits_SV, dim=-1)
     logprob = logits_SV.gather(-1, target_ids[:, None])[:, 0] - normaliser
-    with torch.no_grad():
+    with torch.set_grad_enabled(entropy_gradient and torch.is_grad_enabled()):
         probabilities = torch.exp(logits_SV - normaliser[:, None])
         entropy = normaliser - (probabilities * logits_SV).sum(-1)
-    return logprob, entropy.detach()
+    return logprob, entropy

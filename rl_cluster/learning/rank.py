@@ -19,16 +19,19 @@ import numpy as np
 import torch
 
 from rl_cluster.algorithms.aggregation import token_weights
-from rl_cluster.algorithms.losses import get_loss
-from rl_cluster.algorithms.types import LossSettings
+from rl_cluster.algorithms.corrections import CorrectionSettings
+from rl_cluster.algorithms.objective import ObjectiveSettings, objective
+from rl_cluster.algorithms.types import LossInputs, LossSettings
 from rl_cluster.errors import CheckpointError, DeadlineError, LearnerError, ModelError
 from rl_cluster.learning.cpu_matmul import use_onednn_for_float32
+from rl_cluster.learning.episode_ratios import episode_log_ratios
 from rl_cluster.learning.export import hugging_face_name, merged_tensors
 from rl_cluster.learning.policy import HEAD_CHUNK, PolicyInputs, PolicyModule, empty_inputs, inputs_from_micro_batch
+from rl_cluster.learning.reference import ReferencePolicy
 from rl_cluster.learning.settings import LearnerSettings, UpdateSettings, learning_rate_factor
 from rl_cluster.learning.update_metrics import UpdateSums
 from rl_cluster.learning.weight_version import Probe, WeightVersion, tensor_digest
-from rl_cluster.sequences.batching import make_micro_batches, partition_over_ranks
+from rl_cluster.sequences.batching import MicroBatch, make_micro_batches, partition_over_ranks
 from rl_cluster.sequences.row import TrainingRow
 
 
@@ -45,6 +48,7 @@ class LearnerRank:
         self.engine: Any = None
         self.tokenizer: Any = None
         self.sender: Any = None
+        self.reference: ReferencePolicy | None = None
 
     def setup(self) -> None:
         """Joins the other ranks and builds the model. Raises DeadlineError when a rank is missing."""
@@ -101,16 +105,11 @@ class LearnerRank:
         self.engine.train()
 
     def _load_model(self) -> Any:
-        from transformers import AutoModelForCausalLM, AutoTokenizer
+        from transformers import AutoTokenizer
 
         settings = self.settings
-        try:
-            model = AutoModelForCausalLM.from_pretrained(
-                settings.model_path, dtype=torch.float32, trust_remote_code=False, attn_implementation="sdpa"
-            )
-            self.tokenizer = AutoTokenizer.from_pretrained(settings.model_path, trust_remote_code=False)
-        except (OSError, ValueError) as error:
-            raise ModelError(f"model.name={settings.model_path} cannot be loaded: {error}") from error
+        model = _load_causal_model(settings.model_path)
+        self.tokenizer = AutoTokenizer.from_pretrained(settings.model_path, trust_remote_code=False)
         if settings.gradient_checkpointing:
             model.gradient_checkpointing_enable(gradient_checkpointing_kwargs={"use_reentrant": False})
         if settings.lora.rank:
@@ -146,6 +145,9 @@ class LearnerRank:
         Raises LearnerError when no token can be trained or the loss is not finite.
         """
         started = time.monotonic()
+        goal = _objective(update)
+        if goal.needs_reference and self.reference is None:
+            raise LearnerError(f"loss={update.loss}, kl_coefficient={update.kl_coefficient}: set learner.reference.")
         weights = token_weights(
             update.aggregation,
             [row.num_trained for row in rows],
@@ -153,20 +155,26 @@ class LearnerRank:
             update.max_episode_tokens,
         )
         weight_of = {id(row): float(weight) for row, weight in zip(rows, weights, strict=True)}
-        # A row without advantage has no gradient under these losses: it counts in the normaliser, not in the passes.
-        active = [row for row in rows if row.num_trained and np.any(row.advantages)]
+        episodes = {name: index for index, name in enumerate(dict.fromkeys(row.trajectory_id for row in rows))}
+        active = _active_rows(rows, goal)
         batches = make_micro_batches(active, self.settings.micro_batch_tokens, self.settings.share_prefix)
         mine = partition_over_ranks(batches, self.world_size)[self.rank]
-        loss_function = get_loss(update.loss)
-        bounds = LossSettings(update.clip_low, update.clip_high, update.dual_clip)
         sums = UpdateSums(current_version=self.completed_steps)
         self._set_learning_rate(supervised)
-        for index, batch in enumerate(mine):
-            if batch is None:
-                inputs = empty_inputs()
-            else:
-                inputs = inputs_from_micro_batch(batch, [weight_of[id(row)] for row in batch.rows])
-            self._accumulate(inputs, loss_function, bounds, sums, last=index == len(mine) - 1, real=batch is not None)
+        passes = [
+            empty_inputs()
+            if batch is None
+            else inputs_from_micro_batch(
+                batch, [weight_of[id(row)] for row in batch.rows], [episodes[row.trajectory_id] for row in batch.rows]
+            )
+            for batch in mine
+        ]
+        passes = [inputs.to(self.engine.device) for inputs in passes]
+        ratios = None
+        if goal.needs_episode_ratio:
+            ratios = episode_log_ratios(self.engine.module, passes, len(episodes), self.world_size)
+        for index, (batch, inputs) in enumerate(zip(mine, passes, strict=True)):
+            self._accumulate(inputs, goal, ratios, sums, last=index == len(mine) - 1, real=batch is not None)
         grad_norm = 0.0
         if mine:
             grad_norm = self._step()
@@ -189,17 +197,34 @@ class LearnerRank:
         return metrics
 
     def _accumulate(
-        self, inputs: PolicyInputs, loss_function: Any, bounds: LossSettings, sums: UpdateSums, last: bool, real: bool
+        self,
+        inputs: PolicyInputs,
+        goal: ObjectiveSettings,
+        ratios: tuple[torch.Tensor, torch.Tensor] | None,
+        sums: UpdateSums,
+        last: bool,
+        real: bool,
     ) -> None:
-        inputs = inputs.to(self.engine.device)
         self.engine.set_gradient_accumulation_boundary(last)
-        logprobs, entropy = self.engine(inputs)
-        result = loss_function(logprobs, inputs.behaviour_logprobs, inputs.advantages, bounds)
-        loss = (inputs.weights * result.terms).sum()
+        logprobs, entropy = self.engine(inputs, entropy_gradient=goal.entropy_coefficient > 0)
+        per_token = [None, None] if ratios is None else [r.to(logprobs)[inputs.episodes] for r in ratios]
+        found = objective(
+            LossInputs(
+                logprobs,
+                inputs.behaviour_logprobs,
+                inputs.advantages,
+                episode_log_ratio=per_token[0],
+                reference_logprobs=self.reference.logprobs(inputs) if self.reference is not None else None,
+            ),
+            goal,
+            entropy,
+            per_token[1],
+        )
+        loss = (inputs.weights * found.terms).sum()
         # DeepSpeed averages gradients over ranks; the sum over the whole batch is wanted.
         self.engine.backward(loss * self.world_size)
         if real:
-            sums.add(inputs, logprobs.detach(), entropy, result, float(loss.detach()))
+            sums.add(inputs, logprobs.detach(), entropy.detach(), found, float(loss.detach()))
 
     def _step(self) -> float:
         """One step of the optimiser; returns the norm of the gradient before it was clipped."""
@@ -240,6 +265,23 @@ class LearnerRank:
         inner = getattr(self.engine.optimizer, "optimizer", self.engine.optimizer)
         inner.state.clear()
 
+    def set_reference(self, folder: str) -> None:
+        """Loads the frozen model that objectives with a divergence or a teacher need."""
+        self.reference = ReferencePolicy(_load_causal_model, folder, self.settings.temperature, self.engine.device)
+
+    def reference_gaps(self, rows: Sequence[TrainingRow]) -> dict[int, np.ndarray]:
+        """lb - lr of the trained tokens of this rank's share of `rows`, by the row's index: k1 as a part of the reward."""
+        if self.reference is None:
+            raise LearnerError("algorithm.advantage.kl_beta needs learner.reference.")
+        gaps: dict[int, np.ndarray] = {}
+        batches = [MicroBatch([row], 0) for row in rows]
+        for index in range(self.rank, len(rows), self.world_size):
+            if rows[index].num_trained:
+                inputs = inputs_from_micro_batch(batches[index], [1.0], [0]).to(self.engine.device)
+                gap = inputs.behaviour_logprobs - self.reference.logprobs(inputs)
+                gaps[index] = torch.nan_to_num(gap).double().cpu().numpy()
+        return gaps
+
     def probe(self, token_ids: Sequence[int]) -> Probe:
         """The current weights' log-probs of a fixed sequence, temperature 1. All ranks call it together."""
         ids = torch.tensor([list(token_ids)], device=self.engine.device)
@@ -255,6 +297,7 @@ class LearnerRank:
             advantages=zeros,
             weights=zeros,
             versions=torch.zeros(count, dtype=torch.long, device=ids.device),
+            episodes=torch.zeros(count, dtype=torch.long, device=ids.device),
         )
         self.engine.eval()
         with torch.no_grad():
@@ -351,3 +394,43 @@ class LearnerRank:
     def parameter_names(self) -> list[str]:
         """Hugging Face names of all trained tensors."""
         return [hugging_face_name(n) for n, p in self.engine.module.model.named_parameters() if p.requires_grad]
+
+
+def _load_causal_model(folder: str) -> Any:
+    from transformers import AutoModelForCausalLM
+
+    try:
+        return AutoModelForCausalLM.from_pretrained(
+            folder, dtype=torch.float32, trust_remote_code=False, attn_implementation="sdpa"
+        )
+    except (OSError, ValueError) as error:
+        raise ModelError(f"{folder} cannot be loaded as a causal language model: {error}") from error
+
+
+def _objective(update: UpdateSettings) -> ObjectiveSettings:
+    kind: Any = update.correction_kind
+    level: Any = update.correction_level
+    estimator: Any = update.kl_estimator
+    return ObjectiveSettings(
+        loss=update.loss,
+        bounds=LossSettings(update.clip_low, update.clip_high, update.dual_clip),
+        correction=CorrectionSettings(kind, level, update.correction_low, update.correction_high),
+        kl_coefficient=update.kl_coefficient,
+        kl_estimator=estimator,
+        entropy_coefficient=update.entropy_coefficient,
+    )
+
+
+def _active_rows(rows: Sequence[TrainingRow], goal: ObjectiveSettings) -> list[TrainingRow]:
+    """The rows that must go through the model; the others count in the normaliser only.
+
+    Without advantage a row has no gradient, unless the objective holds it to a reference or rewards its entropy; where
+    the ratio of a whole episode matters, all its rows are needed.
+    """
+    trained = [row for row in rows if row.num_trained]
+    if goal.needs_reference or goal.entropy_coefficient:
+        return trained
+    moved = {row.trajectory_id for row in trained if np.any(row.advantages)}
+    if goal.needs_episode_ratio:
+        return [row for row in trained if row.trajectory_id in moved]
+    return [row for row in trained if np.any(row.advantages)]

@@ -43,7 +43,10 @@ class LearnerSettings:
 
 @dataclass(frozen=True)
 class UpdateSettings:
-    """One update: the loss by name with its bounds, and how token terms become one number."""
+    """One update: the loss by name with its bounds, how token terms become one number, and what is added to them.
+
+    See rl_cluster.algorithms.objective for the meaning of corrections and coefficients.
+    """
 
     loss: str
     clip_low: float
@@ -51,6 +54,13 @@ class UpdateSettings:
     dual_clip: float | None
     aggregation: str
     max_episode_tokens: int
+    correction_kind: str = "none"
+    correction_level: str = "token"
+    correction_low: float = 0.5
+    correction_high: float = 2.0
+    kl_coefficient: float = 0.0
+    kl_estimator: str = "k2"
+    entropy_coefficient: float = 0.0
 
 
 def learning_rate_factor(schedule: str, step: int, total_steps: int, warmup_steps: int) -> float:

@@ -6,11 +6,12 @@ from dataclasses import dataclass, field
 
 import torch
 
-from rl_cluster.algorithms.types import TokenLoss
+from rl_cluster.algorithms.objective import Objective
 from rl_cluster.learning.policy import PolicyInputs
 
 _TOTALS = (
     "tokens", "loss", "entropy", "ratio", "clipped", "missing", "gap", "gap_squared", "kl", "own_tokens", "own_gap",
+    "reference_kl", "correction_bounded",
 )  # fmt: skip
 _MAXIMA = ("gap", "own_gap", "ratio")
 
@@ -24,9 +25,10 @@ class UpdateSums:
     maxima: dict[str, float] = field(default_factory=lambda: dict.fromkeys(_MAXIMA, 0.0))
 
     def add(
-        self, inputs: PolicyInputs, logprobs: torch.Tensor, entropy: torch.Tensor, result: TokenLoss, loss: float
+        self, inputs: PolicyInputs, logprobs: torch.Tensor, entropy: torch.Tensor, found: Objective, loss: float
     ) -> None:
         """Adds one micro-batch; tensors [S]."""
+        result = found.loss
         known = ~torch.isnan(inputs.behaviour_logprobs)
         difference = torch.where(known, logprobs - inputs.behaviour_logprobs, torch.zeros_like(logprobs))
         gap = difference.abs()
@@ -43,6 +45,7 @@ class UpdateSums:
             "kl": float((torch.exp(difference) - 1 - difference).sum()),
             "own_tokens": float(own.sum()),
             "own_gap": float(gap[own].sum()),
+            **found.sums,
         }
         for name, value in adding.items():
             self.totals[name] += value
@@ -77,4 +80,6 @@ class UpdateSums:
             "learner/own_version_tokens": total["own_tokens"],
             "learner/own_version_gap_mean": total["own_gap"] / own,
             "learner/own_version_gap_max": maximum["own_gap"],
+            "learner/reference_kl": total["reference_kl"] / count,
+            "learner/correction_bounded": total["correction_bounded"] / count,
         }

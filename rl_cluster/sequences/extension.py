@@ -11,6 +11,7 @@ from collections.abc import Iterable, Mapping
 from typing import NamedTuple
 
 import numpy as np
+import numpy.typing as npt
 
 from rl_cluster.episodes.trajectory import Trajectory, Turn
 from rl_cluster.errors import LearnerError
@@ -43,17 +44,31 @@ def rows_from_trajectory(trajectory: Trajectory) -> TrajectoryRows:
     return TrajectoryRows([row.close(trajectory) for row in rows], max(len(rows) - 1, 0))
 
 
-def set_advantages(rows: Iterable[TrainingRow], by_trajectory: Mapping[str, float]) -> None:
-    """Give every sampled token of every row, in place, the advantage of its trajectory; all other positions get 0.
+def set_advantages(rows: Iterable[TrainingRow], by_trajectory: Mapping[str, npt.NDArray[np.float64]]) -> None:
+    """Give every sampled token of every row, in place, its advantage; all other positions get 0.
 
-    Raises LearnerError when a row's trajectory has no advantage.
+    `by_trajectory` holds one value for each sampled token of a trajectory, in the order they were sampled; the rows of
+    a trajectory come in the order of its turns. Raises LearnerError when a trajectory has no advantages, or not as many
+    as its rows have sampled tokens.
     """
+    used: dict[str, int] = {}
     for row in rows:
         if row.trajectory_id not in by_trajectory:
             raise LearnerError(
                 f"Trajectory {row.trajectory_id!r} has rows but no advantage; compute one per trajectory."
             )
-        row.advantages = np.where(row.loss_mask, by_trajectory[row.trajectory_id], 0.0).astype(np.float32)
+        first = used.get(row.trajectory_id, 0)
+        used[row.trajectory_id] = first + row.num_trained
+        values = by_trajectory[row.trajectory_id][first : first + row.num_trained]
+        if len(values) == row.num_trained:
+            row.advantages = np.zeros(len(row), dtype=np.float32)
+            row.advantages[row.loss_mask] = values
+    for trajectory_id, count in used.items():
+        if count != len(by_trajectory[trajectory_id]):
+            raise LearnerError(
+                f"Trajectory {trajectory_id!r} has {count} sampled tokens in its rows but "
+                f"{len(by_trajectory[trajectory_id])} advantages; give one for each."
+            )
 
 
 def _validate(trajectory_id: str, index: int, turn: Turn) -> None:

@@ -25,6 +25,7 @@ COMPANIONS = {
         "learner.gpus_per_rank=0.5",
         "rollout.gpus_per_worker=0.5",
     ],
+    "algorithm/loss=distillation": ["learner.reference=/models/teacher"],
     "data=tables": ["data.folder=/data/tables"],
     "model=hugging_face": ["model.name=/models/policy"],
     "cluster=gpu": ["rollout=gpu", "learner=gpu", "weight_sync=object_store"],
@@ -68,6 +69,19 @@ def test_load_config_device_transport_without_gpu_is_refused(transport: str) -> 
 def test_load_config_ipc_over_two_gpus_is_refused() -> None:
     message = refusal("weight_sync=ipc", "cluster=gpu", "rollout=gpu", "learner=gpu")
     assert "together they ask for 2 GPUs" in message
+
+
+@pytest.mark.parametrize("asks", ["algorithm.kl.coefficient=0.1", "algorithm/loss=distillation"])
+def test_load_config_reference_missing_says_what_to_set(asks: str) -> None:
+    message = refusal(asks)
+    assert message.startswith("learner.reference is not set, but algorithm.loss=")
+    assert isinstance(load_config([asks, "learner.reference=start"]), Config)
+
+
+def test_load_config_kl_beta_that_nothing_reads_is_refused() -> None:
+    assert "kl_beta=0.1 is read by reinforce_pp only, not by rloo" in refusal(
+        "algorithm/advantage=rloo", "algorithm.advantage.kl_beta=0.1", "learner.reference=start"
+    )
 
 
 def test_load_config_no_override_gives_the_documented_defaults() -> None:
@@ -132,7 +146,7 @@ def test_load_config_unknown_name_without_a_near_one_says_where_to_look() -> Non
 @pytest.mark.parametrize(
     ("override", "available"),
     [
-        ("algorithm/loss=pppo", "cispo, importance_sampling, ppo"),
+        ("algorithm/loss=pppo", "cispo, distillation, gspo, importance_sampling, policy_gradient, ppo"),
         ("experiment=nope", "quickstart, search_cpu"),
         ("training=nope", "default"),
     ],
@@ -222,6 +236,13 @@ OUT_OF_RANGE = [
     "learner.lora.dropout=1.1",
     "learner.num_threads=0",
     "learner.drift_alarm=0.0",
+    "algorithm.entropy_coefficient=-0.1",
+    "algorithm.kl.coefficient=-1.0",
+    "algorithm.kl.estimator=k1",
+    "algorithm.correction.kind=clip",
+    "algorithm.advantage.gamma=0.0",
+    "algorithm.advantage.gamma=1.1",
+    "algorithm.advantage.base=gpg",
     "weight_sync.transport=pigeon",
     "weight_sync.timeout_s=0.0",
     "weight_sync.probe_tolerance=0.0",

@@ -16,7 +16,6 @@ import pytest
 
 from rl_cluster.errors import CheckpointError, DigestMismatchError, LearnerError, ModelError
 from rl_cluster.learning.settings import LoraSettings
-from rl_cluster.sequences.extension import set_advantages
 from rl_cluster.sequences.row import TrainingRow
 from tests.helpers.tiny_learner import (
     UPDATE,
@@ -198,7 +197,8 @@ def test_update_shared_prefix_gives_the_same_parameters(
 
 def test_update_rows_without_advantage_are_skipped_yet_count(process: Processes, models: dict[bool, Path]) -> None:
     rows = make_rows()
-    set_advantages(rows[2:4], {row.trajectory_id: 0.0 for row in rows})
+    for row in rows[2:4]:
+        row.advantages = np.zeros_like(row.advantages)
     ((before, after, metrics),) = process.call(DEADLINE_S, one_update, models[False], rows, {}, UPDATE)
     loss, gradients = expected_gradients(models[False], rows)
     assert metrics["learner/skipped_rows"] == 2
@@ -211,7 +211,8 @@ def test_update_rows_without_advantage_are_skipped_yet_count(process: Processes,
 
 def test_update_no_advantage_at_all_changes_nothing_and_is_a_step(process: Processes, models: dict[bool, Path]) -> None:
     rows = make_rows()
-    set_advantages(rows, {row.trajectory_id: 0.0 for row in rows})
+    for row in rows:
+        row.advantages = np.zeros_like(row.advantages)
     ((before, after, metrics),) = process.call(DEADLINE_S, one_update, models[False], rows, {}, UPDATE)
     assert largest_gap(before, after) == 0
     assert metrics["learner/loss"] == 0

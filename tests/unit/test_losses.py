@@ -10,7 +10,7 @@ import torch
 
 from rl_cluster.algorithms.aggregation import AGGREGATIONS, token_weights
 from rl_cluster.algorithms.losses import default_settings, get_loss, loss_names
-from rl_cluster.algorithms.types import LossSettings
+from rl_cluster.algorithms.types import LossInputs, LossSettings
 from rl_cluster.errors import ConfigError, LearnerError
 
 BEHAVIOUR = [-1.0, -2.0, -0.5, -2.5, -0.7]
@@ -71,12 +71,20 @@ def tensors(dtype: torch.dtype = torch.float64) -> tuple[torch.Tensor, torch.Ten
     return current, torch.tensor(BEHAVIOUR, dtype=dtype), torch.tensor(ADVANTAGES, dtype=dtype)
 
 
+def inputs_of(
+    current: torch.Tensor, behaviour: torch.Tensor, advantages: torch.Tensor, **more: torch.Tensor
+) -> LossInputs:
+    """With what a loss over episodes and a teacher need, as far as the test does not say otherwise."""
+    known = {"episode_log_ratio": torch.zeros_like(advantages), "reference_logprobs": torch.zeros_like(advantages)}
+    return LossInputs(current, behaviour, advantages, **{**known, **more})
+
+
 @pytest.mark.parametrize(("name", "chosen", "terms", "gradient", "clipped"), GOLDEN)
 def test_loss_golden_tokens_match_terms_and_gradient(
     name: str, chosen: LossSettings | None, terms: list[float], gradient: list[float], clipped: list[int]
 ) -> None:
     current, behaviour, advantages = tensors()
-    result = get_loss(name)(current, behaviour, advantages, chosen or default_settings(name))
+    result = get_loss(name)(inputs_of(current, behaviour, advantages), chosen or default_settings(name))
     result.terms.sum().backward()
     assert current.grad is not None
     np.testing.assert_allclose(result.terms.detach().numpy(), terms, atol=5e-7)
@@ -90,7 +98,7 @@ def test_loss_golden_tokens_match_terms_and_gradient(
 
 @pytest.mark.parametrize(("name", "total"), [("importance_sampling", 0.434842), ("ppo", 0.823401), ("cispo", 1.277237)])
 def test_loss_float32_sum_matches_golden(name: str, total: float) -> None:
-    result = get_loss(name)(*tensors(torch.float32), default_settings(name))
+    result = get_loss(name)(inputs_of(*tensors(torch.float32)), default_settings(name))
     assert result.terms.dtype == torch.float32
     assert result.terms.sum().item() == pytest.approx(total, rel=1e-5)
 
@@ -98,7 +106,7 @@ def test_loss_float32_sum_matches_golden(name: str, total: float) -> None:
 def test_cross_entropy_unit_weights_is_negative_log_likelihood() -> None:
     current, behaviour, _ = tensors()
     result = get_loss("cross_entropy")(
-        current, behaviour * math.nan, torch.ones(5, dtype=torch.float64), LossSettings()
+        inputs_of(current, behaviour * math.nan, torch.ones(5, dtype=torch.float64)), LossSettings()
     )
     result.terms.sum().backward()
     assert result.terms.tolist() == [-value for value in CURRENT]
@@ -111,7 +119,7 @@ def test_cross_entropy_unit_weights_is_negative_log_likelihood() -> None:
 def test_loss_missing_behaviour_counts_as_on_policy(name: str) -> None:
     current, behaviour, advantages = tensors()
     behaviour[0] = math.nan
-    result = get_loss(name)(current, behaviour, advantages, default_settings(name))
+    result = get_loss(name)(inputs_of(current, behaviour, advantages), default_settings(name))
     result.terms.sum().backward()
     assert result.num_missing_behaviour == 1
     assert result.ratio[0].item() == 1.0
@@ -123,7 +131,7 @@ def test_loss_missing_behaviour_counts_as_on_policy(name: str) -> None:
 def test_loss_extreme_log_ratio_stays_finite(name: str) -> None:
     current = torch.tensor([0.0, -500.0], requires_grad=True)
     behaviour = torch.tensor([-500.0, 0.0])
-    result = get_loss(name)(current, behaviour, torch.tensor([-1.0, -1.0]), default_settings(name))
+    result = get_loss(name)(inputs_of(current, behaviour, torch.tensor([-1.0, -1.0])), default_settings(name))
     result.terms.sum().backward()
     assert torch.isfinite(result.terms).all()
     assert current.grad is not None
@@ -134,12 +142,14 @@ def test_loss_extreme_log_ratio_stays_finite(name: str) -> None:
 @pytest.mark.parametrize("name", loss_names())
 def test_loss_no_tokens_gives_empty_terms(name: str) -> None:
     empty = torch.zeros(0)
-    result = get_loss(name)(empty, empty, empty, default_settings(name))
+    result = get_loss(name)(inputs_of(empty, empty, empty), default_settings(name))
     assert result.terms.shape == result.ratio.shape == result.clipped.shape == (0,)
 
 
 def test_get_loss_unknown_name_names_choices() -> None:
-    with pytest.raises(ConfigError, match="cispo, cross_entropy, importance_sampling, ppo"):
+    with pytest.raises(
+        ConfigError, match="cispo, cross_entropy, distillation, gspo, importance_sampling, policy_gradient, ppo"
+    ):
         get_loss("pop")
 
 
@@ -160,7 +170,7 @@ def test_loss_settings_impossible_bounds_raise(bad: tuple[float, float, float | 
     ],
 )
 def test_aggregation_golden_ppo_terms_match_formula_sheet(name: str, expected: float) -> None:
-    terms = get_loss("ppo")(*tensors(), default_settings("ppo")).terms.detach().numpy()
+    terms = get_loss("ppo")(inputs_of(*tensors()), default_settings("ppo")).terms.detach().numpy()
     weights = np.repeat(token_weights(name, TOKENS, EPISODES, max_episode_tokens=4), TOKENS)
     assert float(weights @ terms) == pytest.approx(expected, abs=5e-7)
 
@@ -195,7 +205,9 @@ def test_aggregation_micro_batches_sum_to_the_whole_gradient(name: str, splits: 
                 mask[place, : len(rows[i])] = True
             current = table[padded][mask]
             weight = torch.tensor(np.concatenate([np.full(len(rows[i]), weights[i]) for i in part]))
-            result = get_loss("ppo")(current, current.detach() - 0.1, torch.ones_like(current), default_settings("ppo"))
+            result = get_loss("ppo")(
+                inputs_of(current, current.detach() - 0.1, torch.ones_like(current)), default_settings("ppo")
+            )
             total += torch.autograd.grad((weight * result.terms).sum(), table)[0]
         return total
 

@@ -124,14 +124,16 @@ def test_rows_empty_prompt_raises_naming_trajectory() -> None:
 
 
 def test_set_advantages_three_turns_reach_every_sampled_token() -> None:
-    """Known failure 7: every sampled token of every row carries the same advantage."""
+    """Known failure 7: every sampled token of every row carries its advantage, in the order of sampling."""
     turns = [Turn([1], [2], [-1.0], [0]), Turn([1, 2, 3], [4], [-1.0], [0]), Turn([9], [5, 6], [-1.0, -1.0], [0, 0])]
     rows = rows_from_trajectory(trajectory_of(turns)).rows
-    set_advantages(rows, {"t": 1.5})
-    assert [row.advantages.tolist() for row in rows] == [[0, 1.5, 0, 1.5], [0, 1.5, 1.5]]
+    set_advantages(rows, {"t": np.array([1.5, 2.0, 2.5, 3.0])})
+    assert [row.advantages.tolist() for row in rows] == [[0, 1.5, 0, 2.0], [0, 2.5, 3.0]]
     assert rows[0].advantages.dtype == np.float32
     with pytest.raises(LearnerError, match="'t' has rows but no advantage"):
-        set_advantages(rows, {"other": 1.0})
+        set_advantages(rows, {"other": np.ones(4)})
+    with pytest.raises(LearnerError, match="'t' has 4 sampled tokens in its rows but 3 advantages"):
+        set_advantages(rows, {"t": np.ones(3)})
 
 
 def linear_policy_loss(rows: list[TrainingRow]) -> tuple[float, torch.Tensor]:
@@ -155,7 +157,8 @@ def test_extension_merged_row_equals_sum_of_turn_rows_and_golden_values() -> Non
     turns = [Turn([0, 1], [2], [-1.0], [0]), Turn([0, 1, 2, 1], [0, 2], [-1.2, -0.9], [0, 0])]
     merged = rows_from_trajectory(trajectory_of(turns)).rows
     apart = [row for turn in turns for row in rows_from_trajectory(trajectory_of([turn])).rows]
-    set_advantages([*merged, *apart], {"t": 0.5})
+    set_advantages(merged, {"t": np.full(3, 0.5)})
+    set_advantages(apart, {"t": np.full(3, 0.5)})
     assert len(merged) == 1
     assert len(apart) == 2
     loss, gradient = linear_policy_loss(merged)

@@ -15,7 +15,7 @@ def advantage_names() -> list[str]:
 
 
 def get_advantage(name: str) -> Advantage:
-    """The function `(EpisodeBatch, AdvantageSettings) -> float64 [E]` of that name; ConfigError if there is none."""
+    """The function `(EpisodeBatch, AdvantageSettings) -> TokenAdvantages` of that name; ConfigError if there is none."""
     if name not in advantage_names():
         raise ConfigError(f"advantage={name!r} is unknown; choose one of {', '.join(advantage_names())}.")
     return importlib.import_module(f"{__name__}.{name}").advantage

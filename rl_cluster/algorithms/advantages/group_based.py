@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import numpy as np
-import numpy.typing as npt
 
-from rl_cluster.algorithms.types import AdvantageSettings, EpisodeBatch, groups_with_signal
+from rl_cluster.algorithms.types import AdvantageSettings, EpisodeBatch, TokenAdvantages, groups_with_signal
 
 
-def advantage(batch: EpisodeBatch, settings: AdvantageSettings) -> npt.NDArray[np.float64]:
-    """(r_i - m) / (sd + epsilon), or r_i - m with `normalize_std` off; [E] float64.
+def advantage(batch: EpisodeBatch, settings: AdvantageSettings) -> TokenAdvantages:
+    """(r_i - m) / (sd + epsilon), or r_i - m with `normalize_std` off, on every token of episode i.
 
     Groups of one episode, and groups of equal rewards, get exactly 0.
     """
@@ -17,4 +16,4 @@ def advantage(batch: EpisodeBatch, settings: AdvantageSettings) -> npt.NDArray[n
     for group in groups_with_signal(batch):
         scale = group.std + settings.epsilon if settings.normalize_std else 1.0
         result[group.indices] = (group.rewards - group.mean) / scale
-    return result
+    return batch.over_tokens(result)

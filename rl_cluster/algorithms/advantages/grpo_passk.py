@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import numpy as np
-import numpy.typing as npt
 
-from rl_cluster.algorithms.types import AdvantageSettings, EpisodeBatch, groups_with_signal
+from rl_cluster.algorithms.types import AdvantageSettings, EpisodeBatch, TokenAdvantages, groups_with_signal
 
 
-def advantage(batch: EpisodeBatch, settings: AdvantageSettings) -> npt.NDArray[np.float64]:
-    """Best episode: (r_max - r_2nd) / (sd + epsilon), without the divisor if `normalize_std` is off; others 0. [E].
+def advantage(batch: EpisodeBatch, settings: AdvantageSettings) -> TokenAdvantages:
+    """Best episode: (r_max - r_2nd) / (sd + epsilon), without the divisor if `normalize_std` is off; others 0.
 
     A tie for the best gives 0 to all, which also makes the result independent of the order of the batch.
     """
@@ -18,4 +17,4 @@ def advantage(batch: EpisodeBatch, settings: AdvantageSettings) -> npt.NDArray[n
         second, best = np.sort(group.rewards)[-2:]
         scale = group.std + settings.epsilon if settings.normalize_std else 1.0
         result[group.indices[int(np.argmax(group.rewards))]] = (best - second) / scale
-    return result
+    return batch.over_tokens(result)

@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import numpy as np
-import numpy.typing as npt
 
-from rl_cluster.algorithms.types import AdvantageSettings, EpisodeBatch, groups_with_signal
+from rl_cluster.algorithms.types import AdvantageSettings, EpisodeBatch, TokenAdvantages, groups_with_signal
 
 
-def advantage(batch: EpisodeBatch, settings: AdvantageSettings) -> npt.NDArray[np.float64]:
-    """n / (n - 1) * (r_i - m), [E] float64; `normalize_std` does not apply, since the estimator is defined without it.
+def advantage(batch: EpisodeBatch, settings: AdvantageSettings) -> TokenAdvantages:
+    """n / (n - 1) * (r_i - m); `normalize_std` does not apply, since the estimator is defined without it.
 
     Groups of one episode, and groups of equal rewards, get exactly 0.
     """
@@ -17,4 +16,4 @@ def advantage(batch: EpisodeBatch, settings: AdvantageSettings) -> npt.NDArray[n
     for group in groups_with_signal(batch):
         n = len(group.indices)
         result[group.indices] = n / (n - 1) * (group.rewards - group.mean)
-    return result
+    return batch.over_tokens(result)

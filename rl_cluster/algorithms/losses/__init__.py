@@ -1,4 +1,7 @@
-"""Token losses: one file each, found by its name. A new one is a new file with a function `loss` and its `DEFAULTS`."""
+"""Token losses: one file each, found by its name. A new one is a new file with a function `loss` and its `DEFAULTS`.
+
+A file that sets NEEDS_EPISODE_RATIO or NEEDS_REFERENCE is given the input of that name.
+"""
 
 from __future__ import annotations
 
@@ -16,7 +19,7 @@ def loss_names() -> list[str]:
 
 
 def get_loss(name: str) -> Loss:
-    """The function `(logprobs, behaviour_logprobs, advantages, LossSettings) -> TokenLoss` on [T] tensors.
+    """The function `(LossInputs, LossSettings) -> TokenLoss`.
 
     Raises ConfigError for an unknown name.
     """
@@ -26,6 +29,16 @@ def get_loss(name: str) -> Loss:
 def default_settings(name: str) -> LossSettings:
     """The loss's own clip bounds: `ppo` 0.8 and 1.2, `cispo` 0 and 5, the others unbounded. ConfigError if unknown."""
     return _module(name).DEFAULTS
+
+
+def needs_episode_ratio(name: str) -> bool:
+    """Whether the loss reads `LossInputs.episode_log_ratio`, which costs a forward pass of its own."""
+    return getattr(_module(name), "NEEDS_EPISODE_RATIO", False)
+
+
+def needs_reference(name: str) -> bool:
+    """Whether the loss reads `LossInputs.reference_logprobs`."""
+    return getattr(_module(name), "NEEDS_REFERENCE", False)
 
 
 def _module(name: str) -> ModuleType:

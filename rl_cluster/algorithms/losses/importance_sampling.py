@@ -4,14 +4,12 @@ from __future__ import annotations
 
 import torch
 
-from rl_cluster.algorithms.types import LossSettings, TokenLoss, importance_ratio
+from rl_cluster.algorithms.types import LossInputs, LossSettings, TokenLoss, importance_ratio
 
 DEFAULTS = LossSettings()
 
 
-def loss(
-    logprobs: torch.Tensor, behaviour_logprobs: torch.Tensor, advantages: torch.Tensor, settings: LossSettings
-) -> TokenLoss:
-    """-ratio A per token; all tensors [T]. The clip settings do not apply and nothing counts as clipped."""
-    ratio, missing = importance_ratio(logprobs, behaviour_logprobs)
-    return TokenLoss(-ratio * advantages, torch.zeros_like(ratio, dtype=torch.bool), ratio.detach(), missing)
+def loss(inputs: LossInputs, settings: LossSettings) -> TokenLoss:
+    """-ratio A per token. The clip settings do not apply and nothing counts as clipped."""
+    ratio, missing = importance_ratio(inputs)
+    return TokenLoss(-ratio * inputs.advantages, torch.zeros_like(ratio, dtype=torch.bool), ratio.detach(), missing)
