@@ -41,7 +41,6 @@ from actors.trajectory_buffer import TrajectoryBuffer
 from actors.warmup import demonstration_rows
 from actors.weight_sync import WeightSync
 from rl_cluster.config import Config
-from rl_cluster.datasets.task import Task
 from rl_cluster.episodes.trajectory import Trajectory
 from rl_cluster.errors import CheckpointError, DropReason, SamplerDriftError
 from rl_cluster.inference.engine import DEVICE_BACKENDS
@@ -55,8 +54,10 @@ from rl_cluster.learning.checkpoint import (
 )
 from rl_cluster.learning.model_card import write_model_card
 from rl_cluster.models.source import resolve_model
-from rl_cluster.scheduling.ledger import TaskLedger
+from rl_cluster.scheduling.curriculum import Curriculum
+from rl_cluster.scheduling.ledger import TaskLedger, Ticket
 from rl_cluster.scheduling.staleness import StalenessPolicy
+from rl_cluster.scheduling.task_queue import TaskQueue
 from rl_cluster.scheduling.worker_health import HealthPolicy
 from rl_cluster.tracking.report import RunReport
 from rl_cluster.tracking.run_tracker import RunTracker, Status
@@ -174,10 +175,14 @@ class Coordinator:
         config, training = self.config, self.config.training
         task_ids = [task.task_id for task in self.data.train]
         steps = checkpoint_steps(self.checkpoints) if config.resume == "auto" else []
+        self.ledger = TaskLedger(task_ids, config.seed, training.max_epochs)
+        curriculum = Curriculum(config.seed) if training.curriculum == "difficulty" else None
+        self.queue = TaskQueue(self.ledger, curriculum, training.drop_groups_without_signal)
         if steps:
             folder = checkpoint_folder(self.checkpoints, steps[-1])
             state = read_state(folder)
-            self.ledger = TaskLedger.from_state_dict(state["ledger"], task_ids, training.max_epochs)
+            self.queue.load_state_dict(state["queue"], task_ids, training.max_epochs)
+            self.ledger = self.queue.ledger
             await self.learner.call("load", training.step_timeout_s, str(folder))
             self.completed_steps, self.history = state["completed_steps"], state["history"]
             self.best, self.rl_seconds = state["best"], state["rl_seconds"]
@@ -187,7 +192,6 @@ class Coordinator:
             self.log.say(f"resumed at step {self.completed_steps} from {folder}; {len(kept)} finished groups kept")
             return
         await self.buffer.restore.remote([], 0)
-        self.ledger = TaskLedger(task_ids, config.seed, training.max_epochs)
         if config.warmup.enabled and config.warmup.steps:
             rows = await self._demonstrations()
             await self._supervised(rows, config.warmup.steps, None, "warm-up")
@@ -306,9 +310,9 @@ class Coordinator:
                 open_groups = self.ledger.num_open
                 useful = last_useful - self.completed_steps * self.config.training.global_batch_size - open_groups
                 allowed = self.policy.admissible(self.completed_steps, open_groups, min(synced, self.completed_steps))
-                for ticket in self.ledger.take(min(allowed, self.pool.room(size), max(0, useful))):
+                for ticket in self.queue.take(min(allowed, self.pool.room(size), max(0, useful))):
                     self.in_flight[ticket.group_id] = min(synced, self.completed_steps)
-                    task = asyncio.create_task(self._play(ticket.group_id, self.data.train_by_id[ticket.task_id]))
+                    task = asyncio.create_task(self._play(ticket))
                     self.group_tasks.add(task)
                     task.add_done_callback(self._played)
                     await asyncio.sleep(0)  # lets the pool count the group before the next is considered
@@ -322,8 +326,9 @@ class Coordinator:
         if not task.cancelled() and (error := task.exception()) is not None:
             self.crash = self.crash or error
 
-    async def _play(self, group_id: str, task: Task) -> None:
+    async def _play(self, ticket: Ticket) -> None:
         assert self.pool is not None
+        group_id, task = ticket.group_id, self.data.train_by_id[ticket.task_id]
         try:
             group = await self.pool.run_group(group_id, task, self.config.training.group_size, self.limits)
             usable = [trajectory for trajectory in group if not trajectory.outcome.is_infrastructure_failure]
@@ -333,6 +338,8 @@ class Coordinator:
             if len(usable) < 2 or not any(trajectory.num_sampled for trajectory in usable):
                 self.ledger.drop(group_id, DropReason.INFRASTRUCTURE)
                 self.log.say(f"group {group_id} is dropped: {', '.join(sorted(set(lost)))}: {group[0].error}")
+            elif not self.queue.is_worth_training(ticket, [trajectory.reward or 0.0 for trajectory in usable]):
+                self.ledger.drop(group_id, DropReason.NO_SIGNAL)
             else:
                 await self.buffer.put.remote(group_id, usable)
                 self.ledger.finish(group_id)
@@ -428,7 +435,7 @@ class Coordinator:
         await self.learner.call("save", self.config.training.step_timeout_s, str(folder))
         state = {
             "completed_steps": self.completed_steps,
-            "ledger": self.ledger.state_dict(),
+            "queue": self.queue.state_dict(),
             "history": self.history,
             "best": self.best,
             "rl_seconds": self._rl_seconds(),

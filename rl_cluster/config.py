@@ -159,6 +159,8 @@ class TrainingConfig(Section):
     val_at_start: bool
     straggler_timeout_s: Seconds
     step_timeout_s: Seconds
+    drop_groups_without_signal: bool
+    curriculum: Literal["none", "difficulty"]
 
 
 class LoraConfig(Section):

@@ -109,7 +109,10 @@ class LearnerRank:
 
         settings = self.settings
         model = _load_causal_model(settings.model_path)
-        self.tokenizer = AutoTokenizer.from_pretrained(settings.model_path, trust_remote_code=False)
+        try:
+            self.tokenizer = AutoTokenizer.from_pretrained(settings.model_path, trust_remote_code=False)
+        except (OSError, ValueError) as error:
+            raise ModelError(f"{settings.model_path} has no tokenizer that can be loaded: {error}") from error
         if settings.gradient_checkpointing:
             model.gradient_checkpointing_enable(gradient_checkpointing_kwargs={"use_reentrant": False})
         if settings.lora.rank:

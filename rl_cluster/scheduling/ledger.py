@@ -114,6 +114,18 @@ class TaskLedger:
             self._set(group_id, GroupState.IN_FLIGHT)
         return [_ticket(group_id) for group_id in named]
 
+    def startable(self) -> dict[str, str]:
+        """For each task that has one, its next group that never started, by task id; groups that wait first in line are
+        not among them (see `returned_ids`).
+        """
+        found: dict[str, str] = {}
+        for task_id in self._task_ids:
+            for epoch in range(self._max_epochs):
+                if (group_id := f"{epoch}:{task_id}") not in self._states:
+                    found[task_id] = group_id
+                    break
+        return found
+
     def returned_ids(self) -> list[str]:
         """Groups that wait first in line because their work was lost or undone."""
         return [group_id for _, group_id in sorted(self._returned)]

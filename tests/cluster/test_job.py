@@ -101,7 +101,7 @@ def test_job_asynchronous_then_resumed_trains_each_group_once_within_the_age_bou
     assert any("resumed at step 2" in text for text in texts)
     assert resumed["steps"] == 3
     assert resumed["ledger"]["trained"] == 6
-    trained = read_state(checkpoint_folder(output / "checkpoints", 3))["ledger"]["trained"]
+    trained = read_state(checkpoint_folder(output / "checkpoints", 3))["queue"]["ledger"]["trained"]
     assert len(trained) == 6
     assert sorted(trained.values()) == [1, 1, 2, 2, 3, 3]
 

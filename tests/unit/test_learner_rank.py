@@ -402,5 +402,5 @@ def test_setup_unusable_model_folder_is_a_model_error(process: Processes, tmp_pa
         folder.mkdir()
     if kind == "no tokenizer":
         save_tiny_model(folder, tied=True, tokenizer=False)
-    with pytest.raises(ModelError, match="cannot be loaded"):
+    with pytest.raises(ModelError, match=r"can(not)? be loaded"):
         process.call(DEADLINE_S, set_up_only, folder)

@@ -1,0 +1,73 @@
+"""`Curriculum`: which task to play next, by how often the policy solves it.
+
+A task that is never solved, or always, teaches a group-based advantage nothing. Each task keeps an estimate of its mean
+score; tasks solved sometimes are preferred, and among them the harder ones. Unknown tasks count as solved half of the
+time. Every task keeps a floor, so that none is forgotten and a task that became solvable is found again.
+
+Invariants: a choice depends on the seed, on how many choices came before and on the observed scores alone; a curriculum
+that is saved and loaded chooses as the saved one would have.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from rl_cluster.errors import CheckpointError
+
+
+@dataclass(frozen=True)
+class CurriculumSettings:
+    """memory in [0, 1): how much of the old estimate a new observation leaves; floor in (0, 1]: weight of any task."""
+
+    memory: float = 0.5
+    floor: float = 0.05
+
+
+class Curriculum:
+    """Weighted choice without replacement among the tasks that may start."""
+
+    def __init__(self, seed: int, settings: CurriculumSettings | None = None) -> None:
+        self.settings = settings or CurriculumSettings()
+        self._seed = seed
+        self._choices = 0
+        self._scores: dict[str, float] = {}
+
+    def observe(self, task_id: str, scores: Sequence[float]) -> None:
+        """The scores in [0, 1] of a finished group's episodes; failures count as 0."""
+        if not scores:
+            return
+        mean = sum(min(1.0, max(0.0, score)) for score in scores) / len(scores)
+        before = self._scores.get(task_id)
+        memory = self.settings.memory
+        self._scores[task_id] = mean if before is None else memory * before + (1 - memory) * mean
+
+    def weight(self, task_id: str) -> float:
+        """floor + (1 - floor) * 4 p (1 - p) * (1 - p / 2), p the task's estimate, 1/2 when it is unknown."""
+        p = self._scores.get(task_id, 0.5)
+        return self.settings.floor + (1 - self.settings.floor) * 4 * p * (1 - p) * (1 - p / 2)
+
+    def choose(self, candidates: Sequence[str], count: int) -> list[str]:
+        """Up to `count` different tasks, each drawn with a probability in proportion to its weight."""
+        rng = random.Random(f"{self._seed}:{self._choices}")
+        self._choices += 1
+        # The largest keys u^(1/w) are a weighted sample without replacement (Efraimidis and Spirakis, 2006).
+        keyed = [(rng.random() ** (1.0 / self.weight(task_id)), task_id) for task_id in sorted(candidates)]
+        return [task_id for _, task_id in sorted(keyed, reverse=True)[:count]]
+
+    def state_dict(self) -> dict[str, Any]:
+        """Everything a resumed run needs, of JSON types alone."""
+        return {"choices": self._choices, "scores": dict(self._scores)}
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Goes on where the saved curriculum stood. Raises CheckpointError for a malformed state."""
+        try:
+            choices = int(state["choices"])
+            scores = {str(task_id): float(score) for task_id, score in state["scores"].items()}
+        except (KeyError, TypeError, ValueError, AttributeError) as error:
+            raise CheckpointError(
+                f"The saved curriculum is malformed ({error!r}); take an older checkpoint."
+            ) from error
+        self._choices, self._scores = choices, scores

@@ -1,0 +1,101 @@
+"""The curriculum: what it prefers, that it forgets nothing, and that it goes on exactly where it stood."""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+
+import pytest
+
+from rl_cluster.errors import CheckpointError
+from rl_cluster.scheduling.curriculum import Curriculum, CurriculumSettings
+from rl_cluster.scheduling.ledger import TaskLedger
+from rl_cluster.scheduling.task_queue import TaskQueue
+
+TASKS = ["always", "never", "often", "seldom", "unknown"]
+
+
+def trained(seed: int = 0) -> Curriculum:
+    curriculum = Curriculum(seed)
+    for task_id, scores in {"always": [1, 1], "never": [0, -1], "often": [1, 1, 1, 0], "seldom": [1, 0, 0, 0]}.items():
+        curriculum.observe(task_id, scores)
+    return curriculum
+
+
+def test_weight_solved_sometimes_and_harder_comes_first() -> None:
+    weights = {task_id: trained().weight(task_id) for task_id in TASKS}
+    assert sorted(weights, key=weights.__getitem__, reverse=True)[:3] == ["unknown", "seldom", "often"]
+    assert weights["always"] == weights["never"] == CurriculumSettings().floor
+
+
+def test_choose_frequency_follows_weight_and_reaches_every_task() -> None:
+    curriculum = trained()
+    counts = Counter(curriculum.choose(TASKS, 1)[0] for _ in range(4000))
+    total = sum(curriculum.weight(task_id) for task_id in TASKS)
+    for task_id in TASKS:
+        assert counts[task_id] / 4000 == pytest.approx(curriculum.weight(task_id) / total, abs=0.03)
+    assert counts["never"] > 0
+
+
+def test_choose_more_than_there_are_gives_each_once_whatever_their_order() -> None:
+    assert sorted(trained().choose(TASKS, 99)) == TASKS
+    assert trained().choose(TASKS, 3) == trained().choose(TASKS[::-1], 3)
+    assert trained().choose([], 3) == []
+
+
+def test_observe_task_that_becomes_solvable_gains_weight() -> None:
+    curriculum = trained()
+    before = curriculum.weight("never")
+    curriculum.observe("never", [1.0, 0.0])
+    assert curriculum.weight("never") > before
+    curriculum.observe("never", [])
+
+
+def test_state_saved_and_loaded_goes_on_as_before() -> None:
+    first, second = trained(), Curriculum(0)
+    first.choose(TASKS, 2)
+    second.load_state_dict(json.loads(json.dumps(first.state_dict())))
+    assert [first.choose(TASKS, 2) for _ in range(5)] == [second.choose(TASKS, 2) for _ in range(5)]
+    with pytest.raises(CheckpointError, match="malformed"):
+        second.load_state_dict({"choices": "many"})
+
+
+def test_ledger_startable_chosen_tasks_are_played_once_per_epoch() -> None:
+    ledger, curriculum = TaskLedger(TASKS, seed=0, max_epochs=2), trained()
+    played: list[str] = []
+    while startable := ledger.startable():
+        for task_id in curriculum.choose(list(startable), 2):
+            (ticket,) = ledger.claim([startable[task_id]])
+            played.append(ticket.group_id)
+            ledger.finish(ticket.group_id)
+            ledger.train(ticket.group_id, 1)
+    assert sorted(played) == sorted(f"{epoch}:{task_id}" for epoch in (0, 1) for task_id in TASKS)
+    assert ledger.is_exhausted
+
+
+def test_queue_returned_groups_come_before_the_curriculums_choice() -> None:
+    queue = TaskQueue(TaskLedger(TASKS, seed=0, max_epochs=1), trained(), drop_without_signal=False)
+    lost = [ticket.group_id for ticket in queue.take(2)]
+    queue.ledger.return_unfinished(lost)
+    assert {ticket.group_id for ticket in queue.take(2)} == set(lost)
+    assert len(queue.take(99)) == len(TASKS) - 2
+
+
+def test_queue_saved_and_loaded_takes_the_same_groups() -> None:
+    first = TaskQueue(TaskLedger(TASKS, seed=0, max_epochs=3), trained(), drop_without_signal=False)
+    for ticket in first.take(2):
+        first.ledger.finish(ticket.group_id)
+        first.ledger.train(ticket.group_id, 1)
+    second = TaskQueue(TaskLedger(TASKS, seed=0, max_epochs=3), Curriculum(0), drop_without_signal=False)
+    second.load_state_dict(json.loads(json.dumps(first.state_dict())), TASKS, 3)
+    assert first.take(4) == second.take(4)
+    with pytest.raises(CheckpointError, match="task queue is malformed"):
+        second.load_state_dict({}, TASKS, 3)
+
+
+def test_queue_group_without_signal_is_not_worth_training_where_that_is_asked_for() -> None:
+    for drop in (False, True):
+        queue = TaskQueue(TaskLedger(TASKS, seed=0, max_epochs=1), None, drop_without_signal=drop)
+        (ticket,) = queue.take(1)
+        assert queue.is_worth_training(ticket, [0.5, 0.5]) is not drop
+        assert queue.is_worth_training(ticket, [0.5, 0.25])
