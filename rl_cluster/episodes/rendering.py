@@ -31,6 +31,7 @@ class ChatRenderer:
             reverse=True,
         )
         self.stop_token_ids = self._stop_ids()
+        self._check_template()
 
     def first_prompt(self, system: str, question: str, tools: list[ToolSpec]) -> list[int]:
         """Ids of the conversation's head, ready for the first reply."""
@@ -66,6 +67,28 @@ class ChatRenderer:
     def encode_reply(self, text: str) -> list[int]:
         """Ids of a demonstrated reply, with the end marker that the model has to learn."""
         return [*self._encode(text), self.tokenizer.eos_token_id]
+
+    def _check_template(self) -> None:
+        """Refuses a template whose text changes from call to call or hides what was replied: ids could not be appended."""
+        messages = [
+            *self._head("system", "question"),
+            {"role": "assistant", "content": _REPLY},
+            {"role": self.observation_role, "content": "observation"},
+        ]
+        try:
+            first, second = (self._render(messages, [], generate=True) for _ in range(2))
+        except Exception as error:  # a template may raise anything
+            raise ModelError(
+                f"The chat template refuses a system message, a question, a reply and a {self.observation_role!r} message: {error}"
+            ) from error
+        if first != second:
+            raise ModelError(
+                "The chat template renders the same messages differently twice; use one without clock or chance."
+            )
+        if first.count(_REPLY) != 1:
+            raise ModelError(
+                "The chat template does not show a reply as it was written; the next turn could not extend it."
+            )
 
     def _head(self, system: str, question: str) -> list[dict[str, str]]:
         return [{"role": "system", "content": system}, {"role": "user", "content": self.sanitise(question)}]

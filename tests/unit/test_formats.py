@@ -15,7 +15,7 @@ from rl_cluster.episodes.trajectory import ToolCall
 from rl_cluster.errors import ConfigError
 
 TOOLS = tool_specs(SearchEnvironmentSettings(max_turns=5, k=4, max_k=10))
-NAMES = ["hermes", "llama3", "plain"]
+NAMES = ["hermes", "llama3", "plain", "qwen3_coder"]
 TAGS = ("<tool_call>", "</tool_call>", "<think>", "</think>")
 
 printable = st.text(st.characters(codec="utf-8", exclude_categories=("Cc", "Cs", "Zl", "Zp")), min_size=1, max_size=40)
@@ -40,7 +40,7 @@ def write(name: str, call: dict[str, object]) -> str:
     return hermes(body) if name == "hermes" else body
 
 
-def test_format_names_are_the_three_formats() -> None:
+def test_format_names_are_the_four_formats() -> None:
     assert format_names() == NAMES
 
 
@@ -56,6 +56,7 @@ def test_get_format_unknown_name_lists_the_known() -> None:
     [
         ("{% for message in messages %}{{ message.content }}{% endfor %}", "plain"),
         ("{% if tools %}<tools>...<tool_call>{% endif %}", "hermes"),
+        ("{% if tools %}<tools>...<tool_call><function=a>{% endif %}", "qwen3_coder"),
         ("{% if tools %}<|start_header_id|>ipython{% endif %}", "llama3"),
         ("{% if tools %}[AVAILABLE_TOOLS]{% endif %}", "plain"),
     ],
@@ -165,6 +166,46 @@ def test_hermes_call_or_answer_inside_thinking_is_not_meant() -> None:
 
 def test_hermes_thinking_that_never_ends_says_nothing() -> None:
     assert get_format("hermes").parse("<think>answer: d1", TOOLS) == ParsedReply()
+
+
+@pytest.mark.parametrize("name", ["hermes", "qwen3_coder"])
+def test_thinking_opened_by_the_template_says_nothing(name: str) -> None:
+    assert get_format(name).parse("answer: d1</think>\nanswer: d2", TOOLS).answer == "d2"
+    assert get_format(name).parse("answer: d1</think>", TOOLS) == ParsedReply()
+
+
+def test_qwen3_coder_several_calls_and_text_around_them_come_in_order() -> None:
+    format_ = get_format("qwen3_coder")
+    text = "First.\n" + format_.write_call("bm25_search", {"query": "a <b", "k": 3}) + "\nThen.\n"
+    text += format_.write_call("vector_search", {"query": "two\nlines"})
+    assert format_.parse(text, TOOLS).calls == [
+        ToolCall("bm25_search", {"query": "a <b", "k": 3}),
+        ToolCall("vector_search", {"query": "two\nlines"}),
+    ]
+
+
+@pytest.mark.parametrize(
+    ("text", "part"),
+    [
+        ("<tool_call>\n<function=bm25_search>\n<parameter=query>\nabc", "cut off"),
+        ("<tool_call>\n<function=bm25_search>\n<parameter=query>\nabc\n</parameter>\n", "cut off"),
+        ("<tool_call>\nbm25_search(abc)\n</tool_call>", "names no function"),
+        ("<function=web>\n</function>", "there is no tool 'web'"),
+        ("<function=bm25_search>\n</function>", "'query' is missing"),
+        (
+            "<function=bm25_search><parameter=query>a</parameter><parameter=k>many</parameter></function>",
+            "whole number",
+        ),
+        (
+            "<function=bm25_search><parameter=query>a</parameter><parameter=page>2</parameter></function>",
+            "no argument 'page'",
+        ),
+    ],
+)
+def test_qwen3_coder_malformed_call_carries_its_error(text: str, part: str) -> None:
+    error = only_call(get_format("qwen3_coder").parse(text, TOOLS)).error
+    assert error is not None
+    assert part in error
 
 
 def test_hermes_call_cut_off_is_malformed() -> None:

@@ -11,10 +11,12 @@ import pkgutil
 from rl_cluster.episodes.formats.base import ToolFormat
 from rl_cluster.errors import ConfigError
 
+_SHARED = ("base", "json_calls", "thinking")
+
 
 def format_names() -> list[str]:
     """The names that `get_format` knows, sorted."""
-    return sorted(module.name for module in pkgutil.iter_modules(__path__) if module.name not in ("base", "json_calls"))
+    return sorted(module.name for module in pkgutil.iter_modules(__path__) if module.name not in _SHARED)
 
 
 def get_format(name: str) -> ToolFormat:
@@ -25,9 +27,13 @@ def get_format(name: str) -> ToolFormat:
 
 
 def detect_format(chat_template: str) -> str:
-    """The format that a chat template speaks: `hermes` (Qwen3 and others), `llama3`, or `plain` where it has no tools."""
+    """The format that a chat template speaks: `qwen3_coder`, `hermes` (Qwen3 and others), `llama3`, or `plain` where it has
+    no tools.
+    """
     if "tools" not in chat_template:
         return "plain"
+    if "<function=" in chat_template:
+        return "qwen3_coder"
     if "<tool_call>" in chat_template:
         return "hermes"
     if "<|python_tag|>" in chat_template or "ipython" in chat_template:

@@ -7,9 +7,9 @@ import re
 
 from rl_cluster.episodes.formats.base import ParsedReply, ToolSpec, find_answer
 from rl_cluster.episodes.formats.json_calls import read_json_call
+from rl_cluster.episodes.formats.thinking import without_thinking
 
 _CALL = re.compile(r"<tool_call>(.*?)(?:</tool_call>|\Z)", re.DOTALL)
-_THINKING = re.compile(r"<think>.*?(?:</think>|\Z)", re.DOTALL)
 
 
 class Format:
@@ -22,7 +22,7 @@ class Format:
         return ""
 
     def parse(self, text: str, tools: list[ToolSpec]) -> ParsedReply:
-        spoken = _THINKING.sub("", text)
+        spoken = without_thinking(text)
         calls = [read_json_call(match.strip(), "arguments", tools) for match in _CALL.findall(spoken)]
         return ParsedReply(calls) if calls else ParsedReply(answer=find_answer(spoken))
 
