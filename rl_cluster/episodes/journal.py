@@ -5,9 +5,11 @@ from __future__ import annotations
 import os
 import struct
 import zlib
+from array import array
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import msgspec
 
@@ -62,7 +64,13 @@ class GroupJournal:
         scratch.replace(self.path)
 
 
+def _plain(value: Any) -> list[Any]:
+    if isinstance(value, array):
+        return value.tolist()
+    raise NotImplementedError(f"a trajectory holds a {type(value).__name__}, which has no form on disk")
+
+
 def _encode(group_id: str, group: list[Trajectory]) -> bytes:
     # Unlike JSON, MessagePack keeps a log-prob of NaN, which marks one that the engine did not report.
-    body = msgspec.msgpack.encode(_Frame(group_id, group))
+    body = msgspec.msgpack.encode(_Frame(group_id, group), enc_hook=_plain)
     return _HEADER.pack(len(body), zlib.crc32(body)) + body

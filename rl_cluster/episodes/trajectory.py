@@ -1,11 +1,14 @@
 """`Trajectory`: one episode as it happened, token by token.
 
 Invariants: in a turn, `sampled_ids`, `logprobs` and `weight_versions` have one length; `prompt_ids` are the ids that
-were sent to the engine for that turn, `sampled_ids` the ids that it emitted (never decoded and encoded again).
+were sent to the engine for that turn, `sampled_ids` the ids that it emitted (never decoded and encoded again). These
+four are held as arrays of 4 bytes a token, whatever sequence they are made from: a long run keeps and moves many.
 """
 
 from __future__ import annotations
 
+from array import array
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from rl_cluster.errors import Outcome
@@ -34,10 +37,10 @@ class TurnTimes:
 class Turn:
     """One request to the policy and what came of it."""
 
-    prompt_ids: list[int]
-    sampled_ids: list[int]
-    logprobs: list[float]
-    weight_versions: list[int]
+    prompt_ids: Sequence[int]
+    sampled_ids: Sequence[int]
+    logprobs: Sequence[float]
+    weight_versions: Sequence[int]
     finish_reason: str = "stop"
     text: str = ""
     tool_calls: list[ToolCall] = field(default_factory=list)
@@ -46,6 +49,12 @@ class Turn:
     times: TurnTimes = field(default_factory=TurnTimes)
     mixed_cache_tokens: int = 0
     started_at: float = 0.0
+
+    def __post_init__(self) -> None:
+        for name, code in (("prompt_ids", "i"), ("sampled_ids", "i"), ("logprobs", "f"), ("weight_versions", "i")):
+            values = getattr(self, name)
+            if not isinstance(values, array):
+                setattr(self, name, array(code, values))
 
 
 @dataclass

@@ -7,7 +7,8 @@ and is counted, so that nothing is lost and nothing is silently masked. Ids are 
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from array import array
+from collections.abc import Iterable, Mapping, Sequence
 from typing import NamedTuple
 
 import numpy as np
@@ -85,33 +86,40 @@ def _validate(trajectory_id: str, index: int, turn: Turn) -> None:
 
 
 class _OpenRow:
-    def __init__(self) -> None:
-        self.token_ids: list[int] = []
-        self.mask: list[bool] = []
-        self.logprobs: list[float] = []
-        self.versions: list[int] = []
-        self.turns: list[int] = []
+    """Collects the pieces of a row; they are joined once, when it is closed."""
 
-    def is_prefix_of(self, prompt_ids: list[int]) -> bool:
-        return prompt_ids[: len(self.token_ids)] == self.token_ids
+    def __init__(self) -> None:
+        self.ids: array[int] = array("i")
+        self.pieces: list[tuple[int, int, Turn]] = []
+
+    def is_prefix_of(self, prompt_ids: Sequence[int]) -> bool:
+        return prompt_ids[: len(self.ids)] == self.ids
 
     def extend(self, index: int, turn: Turn) -> None:
-        observation = turn.prompt_ids[len(self.token_ids) :]
-        num_new, num_sampled = len(observation), len(turn.sampled_ids)
-        self.token_ids += observation + turn.sampled_ids
-        self.mask += [False] * num_new + [True] * num_sampled
-        self.logprobs += [0.0] * num_new + turn.logprobs
-        self.versions += [-1] * num_new + turn.weight_versions
-        self.turns += [index] * (num_new + num_sampled)
+        self.pieces.append((index, len(turn.prompt_ids) - len(self.ids), turn))
+        self.ids = array("i", turn.prompt_ids)
+        self.ids.extend(turn.sampled_ids)
 
     def close(self, trajectory: Trajectory) -> TrainingRow:
+        length, end = len(self.ids), 0
+        mask = np.zeros(length, dtype=np.bool_)
+        logprobs = np.zeros(length, dtype=np.float32)
+        versions = np.full(length, -1, dtype=np.int32)
+        turns = np.empty(length, dtype=np.int16)
+        for index, num_new, turn in self.pieces:
+            start, first = end, end + num_new
+            end = first + len(turn.sampled_ids)
+            mask[first:end] = True
+            logprobs[first:end] = turn.logprobs
+            versions[first:end] = turn.weight_versions
+            turns[start:end] = index
         return TrainingRow(
             trajectory_id=trajectory.trajectory_id,
             group_id=trajectory.group_id,
-            token_ids=np.array(self.token_ids, dtype=np.int32),
-            loss_mask=np.array(self.mask, dtype=np.bool_),
-            behaviour_logprobs=np.array(self.logprobs, dtype=np.float32),
-            weight_versions=np.array(self.versions, dtype=np.int32),
-            advantages=np.zeros(len(self.token_ids), dtype=np.float32),
-            turn_index=np.array(self.turns, dtype=np.int16),
+            token_ids=np.array(self.ids, dtype=np.int32),
+            loss_mask=mask,
+            behaviour_logprobs=logprobs,
+            weight_versions=versions,
+            advantages=np.zeros(length, dtype=np.float32),
+            turn_index=turns,
         )

@@ -308,10 +308,11 @@ def _episode_span(trajectory: Trajectory, step: int, decode: Callable[[list[int]
     )
     so_far: list[int] = []
     for number, turn in enumerate(trajectory.turns):
-        extends = turn.prompt_ids[: len(so_far)] == so_far
-        new_ids = turn.prompt_ids[len(so_far) :] if extends else turn.prompt_ids
+        prompt_ids = list(turn.prompt_ids)
+        extends = prompt_ids[: len(so_far)] == so_far
+        new_ids = prompt_ids[len(so_far) :] if extends else prompt_ids
         root.children.append(_turn_span(number, turn, new_ids, extends, decode))
-        so_far = turn.prompt_ids + turn.sampled_ids
+        so_far = prompt_ids + list(turn.sampled_ids)
     return root
 
 
@@ -321,7 +322,7 @@ def _turn_span(
     times = turn.times
     tools_start = turn.started_at + times.queue_s + times.prefill_s + times.decode_s
     tools_end = tools_start + times.tool_s
-    text = turn.text or (decode(turn.sampled_ids) if decode else "")
+    text = turn.text or (decode(list(turn.sampled_ids)) if decode else "")
     calls = [
         _Span(
             name=call.name or "tool",

@@ -140,16 +140,16 @@ def test_episode_ids_are_recorded_one_for_one(run: Run, renderer: ChatRenderer) 
     trajectory, policy = run("vector_search: pump", "bm25_search: runbook", "answer: d1 d2", odd=True)
     encode, decode = renderer.tokenizer.encode, renderer.tokenizer.decode
     for turn, (prompt, _), sample in zip(trajectory.turns, policy.requests, policy.samples, strict=True):
-        assert encode(decode(turn.sampled_ids), add_special_tokens=False) != turn.sampled_ids
-        assert turn.prompt_ids == prompt
-        assert turn.sampled_ids == sample.token_ids
-        assert turn.logprobs == sample.logprobs
-        assert turn.weight_versions == sample.weight_versions
+        assert encode(decode(sample.token_ids), add_special_tokens=False) != sample.token_ids
+        assert list(turn.prompt_ids) == prompt
+        assert list(turn.sampled_ids) == sample.token_ids
+        assert list(turn.logprobs) == np.array(sample.logprobs, np.float32).tolist()
+        assert list(turn.weight_versions) == sample.weight_versions
         assert turn.mixed_cache_tokens == sample.mixed_cache_tokens
         assert (turn.times.queue_s, turn.times.prefill_s, turn.times.decode_s) == (0.1, 0.2, 0.3)
     for before, after in zip(trajectory.turns, trajectory.turns[1:], strict=False):
-        history = before.prompt_ids + before.sampled_ids
-        assert after.prompt_ids[: len(history)] == history
+        history = [*before.prompt_ids, *before.sampled_ids]
+        assert list(after.prompt_ids[: len(history)]) == history
 
 
 def test_rows_of_an_unbroken_episode_are_one_row_with_the_sampled_tokens_trained(run: Run) -> None:
@@ -158,7 +158,7 @@ def test_rows_of_an_unbroken_episode_are_one_row_with_the_sampled_tokens_trained
     assert broken == 0
     (row,) = rows
     last = trajectory.turns[-1]
-    assert row.token_ids.tolist() == last.prompt_ids + last.sampled_ids
+    assert row.token_ids.tolist() == [*last.prompt_ids, *last.sampled_ids]
     expected = [i for sample in policy.samples for i in sample.token_ids]
     assert row.token_ids[row.loss_mask].tolist() == expected
     logprobs = [value for sample in policy.samples for value in sample.logprobs]

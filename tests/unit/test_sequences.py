@@ -63,7 +63,7 @@ def test_rows_random_scripts_keep_every_sampled_token_once_in_its_context(trajec
     """Invariants 1 to 3; known failures 1, 3, 4, 6, 8 and 13."""
     rows, broken = rows_from_trajectory(trajectory)
     contexts = {
-        version: (turn.prompt_ids + turn.sampled_ids[:place], turn.sampled_ids[place], index)
+        version: ([*turn.prompt_ids, *turn.sampled_ids[:place]], turn.sampled_ids[place], index)
         for index, turn in enumerate(trajectory.turns)
         for place, version in enumerate(turn.weight_versions)
     }
@@ -91,8 +91,8 @@ def test_rows_random_scripts_break_only_where_the_prefix_does(trajectory: Trajec
     so_far: list[int] | None = None
     for turn in trajectory.turns:
         if turn.sampled_ids:
-            expected += so_far is not None and turn.prompt_ids[: len(so_far)] != so_far
-            so_far = turn.prompt_ids + turn.sampled_ids
+            expected += so_far is not None and list(turn.prompt_ids[: len(so_far)]) != so_far
+            so_far = [*turn.prompt_ids, *turn.sampled_ids]
     assert rows_from_trajectory(trajectory).num_broken_prefixes == expected
 
 
