@@ -1,0 +1,240 @@
+"""The learner's update on the bundled model: merged rows, selected positions, memory. Ends with one JSON line.
+
+16 trajectories of 7 turns and 2,048 tokens, a quarter of them trained, in two groups that share a prompt; two cores,
+float32. Every side runs in a process of its own, one after the other.
+
+merged_vs_per_turn      time of one update with one row per turn over that with merged rows
+vs_bare                 tokens per second of the update over a bare transformers forward and backward with full logits
+vs_bare_same_products   the same, with the bare loop's matrix products sent through oneDNN as the learner sends its own
+peak_mb_ratio           peak memory above weights, gradients and optimiser state, gradient checkpointing on both sides
+grad_rel_diff           largest over tensors of |a - b| / |b|, merged against per turn
+
+    python -m benchmarks.learner [--trajectories 16]
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+TURNS, TOKENS, GROUP = 7, 2048, 8
+SAMPLED = TOKENS // 4 // TURNS
+OBSERVED = TOKENS // TURNS - SAMPLED
+LEARNING_RATE = 1e-30
+"""The step is made and moves nothing, so that both sides compute the gradients of the same weights."""
+
+
+def rows_of(trajectories: int, per_turn: bool) -> list[Any]:
+    """Training rows; with `per_turn` every turn is a trajectory's row of its own, with its whole prompt."""
+    from rl_cluster.episodes.trajectory import Trajectory, Turn
+    from rl_cluster.errors import Outcome
+    from rl_cluster.sequences.extension import rows_from_trajectory, set_advantages
+
+    rng = np.random.default_rng(0)
+    rows: list[Any] = []
+    prompt: list[int] = []
+    for index in range(trajectories):
+        if index % GROUP == 0:
+            prompt = rng.integers(5, 40_000, OBSERVED).tolist()
+        so_far, turns = prompt, []
+        for _ in range(TURNS):
+            sampled = rng.integers(5, 40_000, SAMPLED).tolist()
+            turns.append(Turn(so_far, sampled, rng.normal(-10, 1, SAMPLED).tolist(), [0] * SAMPLED))
+            so_far = [*so_far, *sampled, *rng.integers(5, 40_000, OBSERVED).tolist()]
+        advantage = float(rng.normal())
+        for part in [[turn] for turn in turns] if per_turn else [turns]:
+            name = f"t{index}"
+            made = rows_from_trajectory(Trajectory(name, name, f"g{index // GROUP}", part, Outcome.FINISHED)).rows
+            set_advantages(made, {name: np.full(sum(row.num_trained for row in made), advantage)})
+            rows += made
+    return rows
+
+
+def learner(micro_batch_tokens: int, checkpointing: bool) -> Any:
+    from rl_cluster.learning.rank import LearnerRank
+    from rl_cluster.learning.settings import LearnerSettings, LoraSettings
+    from rl_cluster.models.source import resolve_model
+
+    settings = LearnerSettings(
+        model_path=resolve_model("bundled:smollm2-135m-instruct"),
+        learning_rate=LEARNING_RATE, schedule="constant", lr_warmup_steps=0, total_steps=1, adam_beta1=0.9, adam_beta2=0.95,
+        adam_eps=1e-8, weight_decay=0.0, grad_clip_norm=1.0, zero_stage=0, micro_batch_tokens=micro_batch_tokens,
+        share_prefix=not checkpointing, gradient_checkpointing=checkpointing, dtype="float32", device="cpu",
+        temperature=1.0, lora=LoraSettings(), num_threads=2, seed=0, rendezvous_timeout_s=60.0,
+    )  # fmt: skip
+    rank = LearnerRank(settings, 0, 1, ("127.0.0.1", 0))
+    rank.setup()
+    return rank
+
+
+def update_settings() -> Any:
+    from rl_cluster.learning.settings import UpdateSettings
+
+    return UpdateSettings("importance_sampling", 0.0, 1e9, None, "token_sum", 1)
+
+
+def timed_update(trajectories: int, per_turn: bool, gradients: str) -> dict[str, float]:
+    """Seconds of one update; its gradients go to a file."""
+    import torch
+
+    rank, rows = learner(2048, checkpointing=False), rows_of(trajectories, per_turn)
+    rank.update(rows[:1], update_settings())
+    step, kept = rank._step, {}
+
+    def keep_gradients() -> float:
+        nonlocal kept
+        kept = {name: p.grad.clone() for name, p in rank.engine.module.named_parameters() if p.grad is not None}
+        return step()
+
+    rank._step = keep_gradients
+    started = time.perf_counter()
+    rank.update(rows, update_settings())
+    seconds = time.perf_counter() - started
+    torch.save(kept, gradients)
+    return {"seconds": seconds, "tokens": float(sum(len(row) for row in rows))}
+
+
+def bare_update(trajectories: int, onednn: bool) -> dict[str, float]:
+    """Seconds of forward and backward over full logits, row by row, and the optimiser's step."""
+    import torch
+
+    from rl_cluster.learning.cpu_matmul import use_onednn_for_float32
+
+    if onednn:
+        use_onednn_for_float32()
+    model, optimizer = bare_model(checkpointing=False)
+    rows = rows_of(trajectories, per_turn=False)
+    bare_pass(model, rows[0])
+    started = time.perf_counter()
+    for row in rows:
+        bare_pass(model, row)
+    torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+    optimizer.step()
+    return {"seconds": time.perf_counter() - started, "tokens": float(sum(len(row) for row in rows))}
+
+
+def bare_model(checkpointing: bool) -> tuple[Any, Any]:
+    import torch
+    from transformers import AutoModelForCausalLM
+
+    from rl_cluster.models.source import resolve_model
+
+    torch.set_num_threads(2)
+    model = AutoModelForCausalLM.from_pretrained(resolve_model("bundled:smollm2-135m-instruct"), dtype=torch.float32)
+    model.train()
+    if checkpointing:
+        model.gradient_checkpointing_enable(gradient_checkpointing_kwargs={"use_reentrant": False})
+    return model, torch.optim.AdamW(model.parameters(), lr=LEARNING_RATE, fused=True)
+
+
+def bare_pass(model: Any, row: Any) -> None:
+    import torch
+
+    ids = torch.from_numpy(row.token_ids.astype(np.int64))[None]
+    logprobs = torch.log_softmax(model(input_ids=ids, use_cache=False).logits[0, :-1], -1)
+    picked = logprobs.gather(-1, ids[0, 1:, None])[:, 0]
+    mask = torch.from_numpy(row.loss_mask[1:].astype(np.float32))
+    behaviour, advantage = (torch.from_numpy(values[1:]) for values in (row.behaviour_logprobs, row.advantages))
+    ratio = torch.exp(torch.clamp(picked - behaviour, -20, 20))
+    (-(ratio * advantage * mask).sum()).backward()
+
+
+def peak_memory(side: str) -> dict[str, float]:
+    """MB above what is resident after a first short update, whose weights, gradients and moments then stand."""
+    rows = rows_of(GROUP, per_turn=False)
+    short = rows_of(1, per_turn=True)[0]
+    if side == "ours":
+        rank = learner(2048, checkpointing=True)
+        rank.update([short], update_settings())
+        before = resident_mb()
+        reset_peak()
+        rank.update(rows[:1], update_settings())
+    else:
+        model, optimizer = bare_model(checkpointing=True)
+        bare_pass(model, short)
+        optimizer.step()
+        before = resident_mb()
+        reset_peak()
+        bare_pass(model, rows[0])
+        optimizer.step()
+    return {"peak_mb": peak_mb() - before}
+
+
+def resident_mb() -> float:
+    return _status("VmRSS")
+
+
+def peak_mb() -> float:
+    return _status("VmHWM")
+
+
+def reset_peak() -> None:
+    """Linux starts the high-water mark anew."""
+    Path("/proc/self/clear_refs").write_text("5")
+
+
+def _status(name: str) -> float:
+    lines = Path("/proc/self/status").read_text().splitlines()
+    return next(float(line.split()[1]) / 1024 for line in lines if line.startswith(name + ":"))
+
+
+def largest_difference(first: str, second: str) -> float:
+    """Largest over tensors of |a - b| / |b|."""
+    import torch
+
+    a, b = torch.load(first, weights_only=True), torch.load(second, weights_only=True)
+    assert a.keys() == b.keys()
+    return max(float((a[name] - b[name]).norm() / b[name].norm().clamp(min=1e-30)) for name in b)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else "")
+    parser.add_argument("--trajectories", type=int, default=16)
+    parser.add_argument("--side", choices=["merged", "per_turn", "bare", "bare_onednn", "peak_ours", "peak_bare"])
+    parser.add_argument("--folder")
+    options = parser.parse_args()
+    if options.side:
+        print(json.dumps(one_side(options.side, options.trajectories, options.folder)))
+        return
+    with tempfile.TemporaryDirectory() as folder:
+        results = {}
+        for side in ("merged", "per_turn", "bare", "bare_onednn", "peak_ours", "peak_bare"):
+            command = [sys.executable, "-m", "benchmarks.learner", "--side", side, "--folder", folder]
+            command += ["--trajectories", str(options.trajectories)]
+            output = subprocess.run(command, check=True, stdout=subprocess.PIPE, text=True).stdout
+            results[side] = json.loads(output.splitlines()[-1])
+            print(side, results[side], flush=True)
+        difference = largest_difference(f"{folder}/merged.pt", f"{folder}/per_turn.pt")
+    merged = results["merged"]
+    print(
+        json.dumps(
+            {
+                "merged_vs_per_turn": round(results["per_turn"]["seconds"] / merged["seconds"], 2),
+                "vs_bare": round(results["bare"]["seconds"] / merged["seconds"], 2),
+                "vs_bare_same_products": round(results["bare_onednn"]["seconds"] / merged["seconds"], 2),
+                "peak_mb_ratio": round(results["peak_ours"]["peak_mb"] / results["peak_bare"]["peak_mb"], 3),
+                "grad_rel_diff": difference,
+                "tokens_per_s": round(merged["tokens"] / merged["seconds"]),
+            }
+        )
+    )
+
+
+def one_side(side: str, trajectories: int, folder: str) -> dict[str, float]:
+    if side in ("merged", "per_turn"):
+        return timed_update(trajectories, side == "per_turn", f"{folder}/{side}.pt")
+    if side in ("bare", "bare_onednn"):
+        return bare_update(trajectories, side == "bare_onednn")
+    return peak_memory(side.removeprefix("peak_"))
+
+
+if __name__ == "__main__":
+    main()
