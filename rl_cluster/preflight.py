@@ -4,12 +4,18 @@ from __future__ import annotations
 
 import shutil
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from rl_cluster.config import Config, bound_settings
 from rl_cluster.errors import CheckpointError, ConfigError, DataError
 
+if TYPE_CHECKING:
+    from rl_cluster.datasets.task import Task
+    from rl_cluster.retrieval.corpus import Corpus
+
 BUNDLED_CORPUS = "enterprise_kb"
+SIZE_SAMPLE = 200
+"""Documents over which the usual length of a tool answer is measured."""
 
 
 def check_inputs(config: Config) -> None:
@@ -78,9 +84,11 @@ def _check_data(config: Config) -> None:
     corpus = read_corpus(folder / "corpus.parquet")
     known = set(corpus.doc_ids)
     seen: dict[str, str] = {}
+    everything: list[Task] = []
     for split in ("train", "validation", "test"):
         tasks = read_tasks(folder / "tasks.parquet", split, config.data.name)
         check_tasks(tasks, known)
+        everything += tasks
         for task in tasks:
             if task.task_id in seen:
                 raise DataError(
@@ -100,6 +108,39 @@ def _check_data(config: Config) -> None:
                 f"training.global_batch_size={config.training.global_batch_size} is over the {len(tasks)} training tasks of "
                 f"{folder}; lower it or give more tasks."
             )
+    _check_size(config, everything, corpus)
+
+
+def _check_size(config: Config, tasks: list[Task], corpus: Corpus) -> None:
+    from transformers import AutoConfig, AutoTokenizer
+
+    from rl_cluster.environments.search import SearchEnvironmentSettings
+    from rl_cluster.episodes.sizing import measure_episode
+    from rl_cluster.models.source import resolve_model
+
+    environment, rollout = config.environment, config.rollout
+    model = resolve_model(config.model.name)
+    limit = getattr(AutoConfig.from_pretrained(model, trust_remote_code=False), "max_position_embeddings", None)
+    if limit is not None and rollout.max_sequence_length > limit:
+        raise ConfigError(
+            f"rollout.max_sequence_length={rollout.max_sequence_length} is over the {limit} positions of {config.model.name}; lower it, or "
+            "choose a model with a longer context."
+        )
+    size = measure_episode(
+        AutoTokenizer.from_pretrained(model, trust_remote_code=False),
+        config.model.tool_format,
+        SearchEnvironmentSettings(environment.max_turns, environment.k, environment.max_k, environment.tools),
+        tasks,
+        [corpus.at(position) for position in range(0, len(corpus), max(1, len(corpus) // SIZE_SAMPLE))],
+        config.search.snippet_words,
+        rollout.sampling_max_tokens,
+    )
+    if size.total > rollout.max_sequence_length:
+        raise ConfigError(
+            f"rollout.max_sequence_length={rollout.max_sequence_length} is too short: a prompt of {size.prompt} tokens, "
+            f"environment.max_turns={size.max_turns} replies of rollout.sampling_max_tokens={size.reply} and {size.max_turns - 1} tool "
+            f"answers of about {size.observation} need {size.total}; raise it, or lower max_turns, environment.k or search.snippet_words."
+        )
 
 
 def resource_table(config: Config) -> tuple[Any, bool]:

@@ -35,6 +35,17 @@ def merged_tensors(model: nn.Module, zero_stage: int, device: str | None = "cpu"
             yield hugging_face_name(full_name), tensor
 
 
+def adapter_tensors(model: nn.Module, zero_stage: int) -> dict[str, torch.Tensor]:
+    """The adapters' tensors on CPU under the names of peft's own files; every rank must call it under ZeRO-3."""
+    from peft import get_peft_model_state_dict
+
+    adapters = {name: parameter for name, parameter in model.named_parameters() if ".lora_" in name}
+    with _gathered(list(adapters.values()), zero_stage):
+        state = {name: parameter.detach().cpu().clone().contiguous() for name, parameter in adapters.items()}
+    named: Any = model
+    return get_peft_model_state_dict(named, state_dict=state)
+
+
 def hugging_face_name(name: str) -> str:
     """Strips what the policy wrapper and peft add to a parameter's name."""
     for prefix in ("model.base_model.model.", "base_model.model."):

@@ -25,7 +25,7 @@ from rl_cluster.algorithms.types import LossInputs, LossSettings
 from rl_cluster.errors import CheckpointError, DeadlineError, LearnerError, ModelError
 from rl_cluster.learning.cpu_matmul import use_onednn_for_float32
 from rl_cluster.learning.episode_ratios import episode_log_ratios
-from rl_cluster.learning.export import hugging_face_name, merged_tensors
+from rl_cluster.learning.export import adapter_tensors, hugging_face_name, merged_tensors
 from rl_cluster.learning.policy import HEAD_CHUNK, PolicyInputs, PolicyModule, empty_inputs, inputs_from_micro_batch
 from rl_cluster.learning.reference import ReferencePolicy
 from rl_cluster.learning.settings import LearnerSettings, UpdateSettings, learning_rate_factor
@@ -342,8 +342,14 @@ class LearnerRank:
         return WeightVersion(self.completed_steps, "", node_id, snapshot.num_bytes, snapshot.digests, probe)
 
     def save_hugging_face(self, folder: str) -> None:
-        """Writes the merged model as a plain Hugging Face folder (safetensors, tokenizer, chat template)."""
+        """Writes the merged model as a plain Hugging Face folder (safetensors, tokenizer, chat template).
+
+        With LoRA the adapters alone are written too, as peft reads them, below `adapter`.
+        """
         tensors = dict(merged_tensors(self.engine.module.model, self.settings.zero_stage))
+        adapters = {}
+        if self.settings.lora.rank:
+            adapters = adapter_tensors(self.engine.module.model, self.settings.zero_stage)
         if self.rank != 0:
             return
         inner = self.engine.module.model
@@ -359,6 +365,10 @@ class LearnerRank:
             metadata={"format": "pt"},
         )
         self.tokenizer.save_pretrained(folder)
+        if adapters:
+            target = Path(folder) / "adapter"
+            self.engine.module.model.peft_config["default"].save_pretrained(str(target))
+            save_file(adapters, str(target / "adapter_model.safetensors"), metadata={"format": "pt"})
 
     def save(self, folder: str) -> None:
         """Writes model, optimiser and counters of this rank below `folder`; all ranks call it together."""

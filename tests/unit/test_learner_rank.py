@@ -384,6 +384,16 @@ def test_save_hugging_face_folder_gives_the_same_logits(
     assert model.config.tie_word_embeddings is tied
     assert AutoTokenizer.from_pretrained(folder).chat_template
     assert file_tensors(folder).keys() == file_tensors(models[tied]).keys()
+    assert (folder / "adapter").exists() is ("lora" in changes)
+    if "lora" in changes:
+        from peft import PeftModel
+
+        adapted: Any = PeftModel.from_pretrained(
+            AutoModelForCausalLM.from_pretrained(models[tied], dtype=torch.float32), folder / "adapter"
+        )
+        with torch.no_grad():
+            apart = adapted(input_ids=torch.arange(2, 40)[None]).logits.double().flatten().numpy()
+        np.testing.assert_allclose(apart, np.array(logits), atol=1e-4)
 
 
 def test_reset_optimizer_forgets_the_moments(process: Processes, models: dict[bool, Path]) -> None:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import os
+import shutil
 from collections.abc import Callable
 from pathlib import Path
 
@@ -16,6 +18,7 @@ from rl_cluster.datasets.task import Document, Task
 from rl_cluster.errors import CheckpointError, ConfigError, DataError, ModelError, RLClusterError
 from rl_cluster.preflight import check_inputs
 from rl_cluster.retrieval.corpus import CORPUS_SCHEMA, write_corpus
+from tests.helpers.tiny_models import write_tiny_model
 
 SPLITS = ("train", "validation", "test")
 
@@ -28,12 +31,10 @@ def task(name: str, **changes: object) -> Task:
 class Inputs:
     """A model folder and a data folder that pass; each test spoils one thing."""
 
-    def __init__(self, root: Path) -> None:
+    def __init__(self, root: Path, model: Path) -> None:
         self.model, self.data = root / "model", root / "data"
-        self.model.mkdir()
+        shutil.copytree(model, self.model, copy_function=os.link)
         self.data.mkdir()
-        for file in ("config.json", "model.safetensors", "tokenizer.json"):
-            (self.model / file).write_text("{}")
         self.tasks = {split: [task(f"{split}-{number}") for number in range(4)] for split in SPLITS}
         self.write_corpus(["d1", "d2", "d3"])
 
@@ -61,9 +62,14 @@ class Inputs:
         check_inputs(load_config([*data, *overrides]))
 
 
+@pytest.fixture(scope="module")
+def tiny_model(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return write_tiny_model("smollm2", tmp_path_factory.mktemp("models") / "tiny")
+
+
 @pytest.fixture
-def inputs(tmp_path: Path) -> Inputs:
-    return Inputs(tmp_path)
+def inputs(tmp_path: Path, tiny_model: Path) -> Inputs:
+    return Inputs(tmp_path, tiny_model)
 
 
 def refusal(expected: type[RLClusterError], call: Callable[..., None], *overrides: str, write: bool = True) -> str:
@@ -98,6 +104,18 @@ def test_check_inputs_model_folder_without_a_part_is_refused(inputs: Inputs, mis
     message = refusal(ModelError, inputs.check)
     assert message.startswith(f"model.name={inputs.model}: ")
     assert part in message
+
+
+def test_check_inputs_episode_that_cannot_fit_is_refused(inputs: Inputs) -> None:
+    """The sizing rule: turns times (reply and tool answer) and the prompt against the sequence limit."""
+    message = refusal(ConfigError, inputs.check, "environment.max_turns=8", "rollout.max_sequence_length=500")
+    assert message.startswith("rollout.max_sequence_length=500 is too short: a prompt of ")
+    assert "environment.max_turns=8 replies of rollout.sampling_max_tokens=48 and 7 tool answers of about" in message
+
+
+def test_check_inputs_sequences_over_the_models_positions_are_refused(inputs: Inputs) -> None:
+    message = refusal(ConfigError, inputs.check, "rollout.max_sequence_length=4096")
+    assert message.startswith("rollout.max_sequence_length=4096 is over the 2048 positions of ")
 
 
 def test_check_inputs_no_model_folder_is_refused(inputs: Inputs) -> None:
