@@ -72,10 +72,6 @@ class RolloutWorker:
         from actors.search_service import ServeSearchClient
 
         settings = self.settings
-        if settings.engine.device == "cpu" and hasattr(os, "SCHED_IDLE"):
-            # On shared cores two equal OpenMP programs wait for each other's descheduled threads at every barrier. The
-            # engine therefore runs when the learner leaves a core, and is put aside at once when it wants it back.
-            os.sched_setscheduler(0, os.SCHED_IDLE, os.sched_param(0))
         tokenizer = AutoTokenizer.from_pretrained(settings.engine.model_path, trust_remote_code=False)
         name = settings.tool_format
         name = detect_format(tokenizer.chat_template or "") if name == "auto" else name

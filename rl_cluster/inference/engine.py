@@ -90,7 +90,7 @@ class InferenceEngine:
     @classmethod
     async def start(cls, settings: EngineSettings, deadline_s: float = 300.0) -> InferenceEngine:
         """Starts the engine; raises EngineError when it fails, DeadlineError when it takes longer than `deadline_s`."""
-        _set_environment(settings)
+        _prepare_process(settings)
         from vllm.config import WeightTransferConfig
         from vllm.engine.arg_utils import AsyncEngineArgs
         from vllm.v1.engine.async_llm import AsyncLLM
@@ -336,8 +336,8 @@ class InferenceEngine:
             self.counters.busy_s += time.monotonic() - self._busy_since
 
 
-def _set_environment(settings: EngineSettings) -> None:
-    """vLLM reads these from the environment of the process that makes the engine."""
+def _prepare_process(settings: EngineSettings) -> None:
+    """Prepares the process that makes the engine: what vLLM reads from its environment, and its place on shared cores."""
     os.environ.setdefault("VLLM_NO_USAGE_STATS", "1")
     os.environ.setdefault("VLLM_LOGGING_LEVEL", "WARNING")
     if settings.device == "cpu":
@@ -347,3 +347,7 @@ def _set_environment(settings: EngineSettings) -> None:
             # machine takes half a core from the model.
             os.environ["VLLM_ENABLE_V1_MULTIPROCESSING"] = "0"
             os.environ["OMP_NUM_THREADS"] = str(settings.cpu_threads)
+        if hasattr(os, "SCHED_IDLE"):
+            # On shared cores two equal OpenMP programs wait for each other's descheduled threads at every barrier. The
+            # engine therefore runs when the learner leaves a core, and is put aside at once when it wants it back.
+            os.sched_setscheduler(0, os.SCHED_IDLE, os.sched_param(0))
