@@ -73,3 +73,30 @@ LLAMA3 = r"""
 {%- endfor %}
 {%- if add_generation_prompt %}{{- '<|start_header_id|>assistant<|end_header_id|>\n\n' }}{%- endif %}
 """
+
+# As Qwen3-Coder has it: calls as XML, described in the system turn; observations as user turns.
+QWEN3_CODER = r"""
+{%- if tools %}
+    {{- '<|im_start|>system\n' }}
+    {%- if messages[0].role == 'system' %}{{- messages[0].content + '\n\n' }}{%- endif %}
+    {{- "# Tools\n\n<tools>" }}
+    {%- for tool in tools %}
+        {{- '\n<function>\n<name>' + tool.function.name + '</name>\n<description>' + tool.function.description + '</description>' }}
+        {%- for name, field in tool.function.parameters.properties | items %}
+            {{- '\n<parameter><name>' + name + '</name><type>' + field.type + '</type></parameter>' }}
+        {%- endfor %}
+        {{- '\n</function>' }}
+    {%- endfor %}
+    {{- "\n</tools>\n\nCall with <tool_call>\n<function=NAME>\n<parameter=KEY>\nVALUE\n</parameter>\n</function>\n</tool_call><|im_end|>\n" }}
+{%- elif messages[0].role == 'system' %}
+    {{- '<|im_start|>system\n' + messages[0].content + '<|im_end|>\n' }}
+{%- endif %}
+{%- for message in messages %}
+    {%- if message.role in ('user', 'assistant') %}
+        {{- '<|im_start|>' + message.role + '\n' + message.content + '<|im_end|>\n' }}
+    {%- elif message.role == 'tool' %}
+        {{- '<|im_start|>user\n<tool_response>\n' + message.content + '\n</tool_response>\n<|im_end|>\n' }}
+    {%- endif %}
+{%- endfor %}
+{%- if add_generation_prompt %}{{- '<|im_start|>assistant\n' }}{%- endif %}
+"""

@@ -1,0 +1,96 @@
+"""Complete training rows of one scripted episode for every kind of chat template, kept as files.
+
+A change of a single id, mask, log-prob, version or turn fails here. After a change that is meant, write the files anew
+with `python -m tests.unit.test_golden_rows` and read the difference.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from rl_cluster.environments.search import SearchEnvironment
+from rl_cluster.episodes.episode import EpisodeLimits, EpisodeParts, run_episode
+from rl_cluster.episodes.formats import detect_format, get_format
+from rl_cluster.episodes.rendering import ChatRenderer
+from rl_cluster.models.source import resolve_model
+from rl_cluster.rewards import get_reward
+from rl_cluster.sequences.extension import rows_from_trajectory
+from tests.helpers.templates import HERMES, HERMES_STRIPPING, LLAMA3, QWEN3_CODER
+from tests.unit.test_episode import SETTINGS, TASK, Policy, Service
+
+GOLDEN = Path(__file__).parent / "golden"
+KINDS = {
+    "plain": None,
+    "hermes": HERMES,
+    "hermes_stripping": HERMES_STRIPPING,
+    "qwen3_coder": QWEN3_CODER,
+    "llama3": LLAMA3,
+}
+THINKING = "<think>\nThe pump has a runbook.\n</think>\n\n"
+
+
+def rows_of(kind: str) -> list[dict[str, Any]]:
+    """Three turns: a call after some thinking, a malformed call, the answer."""
+    from transformers import PreTrainedTokenizerFast
+
+    tokenizer = PreTrainedTokenizerFast.from_pretrained(resolve_model("bundled:smollm2-135m-instruct"))
+    if (template := KINDS[kind]) is not None:
+        tokenizer.chat_template = template
+    if kind == "llama3":
+        names = ["<|start_header_id|>", "<|end_header_id|>", "<|eot_id|>", "<|python_tag|>"]
+        tokenizer.add_special_tokens({"additional_special_tokens": names})
+        tokenizer.eos_token = "<|eot_id|>"
+    name = detect_format(str(tokenizer.chat_template))
+    format_ = get_format(name)
+    renderer = ChatRenderer(tokenizer, format_.observation_role, format_.uses_template_tools)
+    thinking = THINKING if "<think>" in (template or "") or kind.startswith("hermes") else ""
+    call = format_.write_call("vector_search", {"query": "north pump", "k": 2})
+    policy = Policy(tokenizer, [thinking + call, call.replace("vector_search", "web_search"), "answer: d1 d2"])
+    parts = EpisodeParts(policy, renderer, format_, get_reward("ndcg"), "index", "worker")
+    limits = EpisodeLimits(sampling_max_tokens=64, max_sequence_length=4096, temperature=1.0, top_p=1.0)
+    environment = SearchEnvironment(TASK, SETTINGS, format_, Service())
+    trajectory = asyncio.run(run_episode(parts, TASK, environment, limits, "group", attempt=0))
+    assert len(trajectory.turns) == 3
+    return [
+        {
+            "text": tokenizer.decode(row.token_ids),
+            "trained_text": tokenizer.decode(row.token_ids[row.loss_mask]),
+            "token_ids": row.token_ids.tolist(),
+            "loss_mask": "".join("1" if trained else "0" for trained in row.loss_mask),
+            "behaviour_logprobs": [round(float(value), 6) for value in row.behaviour_logprobs],
+            "weight_versions": row.weight_versions.tolist(),
+            "turn_index": row.turn_index.tolist(),
+        }
+        for row in rows_from_trajectory(trajectory).rows
+    ]
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_rows_scripted_episode_equal_the_golden_file(kind: str) -> None:
+    assert rows_of(kind) == json.loads((GOLDEN / f"{kind}.json").read_text())
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_rows_one_row_holds_the_whole_episode_and_trains_what_was_sampled(kind: str) -> None:
+    """No template breaks the prefix: what was sampled, thinking included, is extended and never rendered again."""
+    (row,) = json.loads((GOLDEN / f"{kind}.json").read_text())
+    assert row["trained_text"].count("answer: d1 d2") == 1
+    assert "error: there is no tool 'web_search'" in row["text"]
+    assert "error:" not in row["trained_text"]
+    assert ("<think>" in row["trained_text"]) is kind.startswith("hermes")
+
+
+if __name__ == "__main__":
+    for each in KINDS:
+        lines = (
+            json.dumps(rows_of(each), ensure_ascii=False)
+            .replace("}, {", "},\n{")
+            .replace('", "', '",\n "')
+            .replace('], "', '],\n "')
+        )
+        (GOLDEN / f"{each}.json").write_text(lines + "\n")
