@@ -1,0 +1,51 @@
+"""Data sets from the Hugging Face hub, fetched into its own cache."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from pathlib import Path
+
+from rl_cluster.datasets.preparation.source import Source, merge_sources, open_source
+from rl_cluster.errors import DataError
+
+HUB = "hub"
+"""The source that stands for a set's own published repositories."""
+_ID = re.compile(r"[A-Za-z0-9][\w.-]*/[\w.-]+")
+
+
+def locate(source: str, repositories: Sequence[str], revision: str | None) -> Source:
+    """A folder, a zip archive, a hub id, or `hub` for the set's own repositories.
+
+    Raises DataError, one sentence, where it is none of them or the hub does not answer.
+    """
+    path = Path(source).expanduser()
+    if path.is_dir() or (path.is_file() and path.suffix == ".zip"):
+        return open_source(path)
+    if source == HUB and not repositories:
+        raise DataError("source=hub: this data set has no repository on the hub; download it and give its folder.")
+    wanted = list(repositories) if source == HUB else [source]
+    if source.startswith(("/", ".", "~")) or not all(_ID.fullmatch(repository) for repository in wanted):
+        raise DataError(
+            f"source={source}: it is neither a folder, a zip archive nor a hub id (owner/name); correct it."
+        )
+    parts = [open_source(_fetch(repository, revision), repository.partition("/")[2]) for repository in wanted]
+    merged = merge_sources(parts)
+    merged.kind, merged.where = HUB, ", ".join(wanted)
+    return merged
+
+
+def _fetch(repository: str, revision: str | None) -> Path:
+    import httpx
+    from huggingface_hub import snapshot_download
+    from huggingface_hub.errors import HfHubHTTPError, LocalEntryNotFoundError
+
+    try:
+        return Path(snapshot_download(repository, repo_type="dataset", revision=revision, etag_timeout=10))
+    except (HfHubHTTPError, LocalEntryNotFoundError, httpx.HTTPError, OSError, ValueError) as error:
+        at = f" at revision {revision}" if revision else ""
+        reason = (str(error).splitlines() or [type(error).__name__])[0].rstrip(".")
+        raise DataError(
+            f"source={repository}: it is no folder here, and the hub gives no such data set{at} ({reason}); download it and give its "
+            "folder."
+        ) from error
