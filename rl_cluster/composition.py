@@ -25,7 +25,7 @@ _Checked = TypeVar("_Checked")
 class Application(Generic[_Checked]):
     """An entry point: its root file in hydra_conf, its module, and what turns composed values into checked settings.
 
-    `required` names the groups that have no default choice.
+    `required` names the groups that have no default choice, without which the settings are not all known.
     """
 
     config_name: str
@@ -80,11 +80,6 @@ def _sentence(application: Application[Any], error: HydraException, overrides: S
     unknown = re.search(r"Could not override '([^']+)'", text)
     if unknown:
         return _unknown_setting(application, unknown.group(1), overrides)
-    unset = re.search(r"You must specify '([^']+)'.*Available options: (.*)", text)
-    if unset:
-        return (
-            f"{unset.group(1)} is not set; add {unset.group(1)}=... (available: {', '.join(unset.group(2).split())})."
-        )
     choice = re.search(r"Could not find '([^']+)'", text)
     if choice:
         options = re.search(r"Available options in '[^']+': (.*?)(?: Config search path|$)", text)

@@ -344,8 +344,8 @@ def tracking_uri(config: Config) -> str:
 
 
 def _sentence(problem: Mapping[str, Any], schema: type[BaseModel], prefix: str) -> str:
-    location = prefix + ".".join(str(part) for part in problem["loc"])
-    location = location.rstrip(".")
+    names = [str(part) for part in problem["loc"] if part != "[key]"]
+    location = (prefix + ".".join(names)).rstrip(".")
     kind = problem["type"]
     if kind == "extra_forbidden":
         known = _known_names(schema, problem["loc"][:-1])

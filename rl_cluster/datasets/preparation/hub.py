@@ -46,6 +46,6 @@ def _fetch(repository: str, revision: str | None) -> Path:
         at = f" at revision {revision}" if revision else ""
         reason = (str(error).splitlines() or [type(error).__name__])[0].rstrip(".")
         raise DataError(
-            f"source={repository}: it is no folder here, and the hub gives no such data set{at} ({reason}); download it and give its "
+            f"source={repository}: it is no folder here, and the hub does not give it{at} ({reason}); download it and give its "
             "folder."
         ) from error

@@ -8,7 +8,7 @@ from typing import Annotated, Any
 from pydantic import Field, model_validator
 
 from rl_cluster.config import NonNegative, Section, check_settings
-from rl_cluster.datasets.converters import get_converter
+from rl_cluster.datasets.converters import converter_names, get_converter
 from rl_cluster.datasets.preparation.converter import ConverterSettings, Split
 from rl_cluster.errors import ConfigError
 
@@ -58,6 +58,10 @@ class MixtureSettings(Section):
 
 def check_prepare(settings: Mapping[str, Any]) -> PrepareConfig:
     """Checks composed values, those of the data set too. Raises ConfigError for the first setting that is wrong."""
+    if "dataset" not in settings:
+        raise ConfigError(
+            f"dataset is not set; add dataset=NAME (one of {', '.join(converter_names())}, or a mixture)."
+        )
     config = check_settings(PrepareConfig, settings)
     if "sets" in config.dataset:
         mixture = check_settings(MixtureSettings, config.dataset, "dataset.")
