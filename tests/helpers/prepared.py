@@ -11,6 +11,7 @@ import pyarrow.parquet as pq
 from rich.console import Console
 
 from rl_cluster.datasets.preparation.progress import PreparationProgress
+from rl_cluster.datasets.preparation.settings import PrepareConfig
 from rl_cluster.prepare import PREPARE, prepare
 
 FIXTURES = Path(__file__).resolve().parents[1] / "data" / "datasets"
@@ -39,10 +40,14 @@ class Prepared:
 
 def run_prepare(dataset: str, source: Path | str, out: Path, *overrides: str) -> Prepared:
     """Composes, checks and prepares; `source` is quoted for Hydra."""
-    config = PREPARE.load([f"dataset={dataset}", f"source='{source}'", f"out='{out}'", *overrides])
+    return run_config(PREPARE.load([f"dataset={dataset}", f"source='{source}'", f"out='{out}'", *overrides]))
+
+
+def run_config(config: PrepareConfig) -> Prepared:
+    """Prepares what a checked configuration asks for."""
     with PreparationProgress(Console(quiet=True)) as progress:
         manifest = prepare(config, progress)
-    return read_prepared(out, manifest)
+    return read_prepared(Path(config.out), manifest)
 
 
 def prepare_fixture(name: str, out: Path, *overrides: str) -> Prepared:

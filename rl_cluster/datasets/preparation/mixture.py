@@ -121,16 +121,21 @@ def _taken(table: pa.Table, settings: MixtureSettings, member: MixtureSet) -> di
 def _apply_weights(taken: dict[str, dict[str, list[int]]], settings: MixtureSettings) -> None:
     """Cuts sets until their training tasks stand in the ratio of the weights, as few as possible."""
     weights = {name: member.weight for name, member in settings.sets.items() if member.weight is not None}
-    sizes = {name: len(taken[name].get("train", ())) for name in weights}
-    if not weights or not all(sizes.values()):
+    if not weights:
         return
+    sizes = {name: len(taken[name].get("train", ())) for name in weights}
+    empty = next((name for name, size in sizes.items() if not size), None)
+    if empty is not None:
+        raise DataError(
+            f"dataset.sets.{empty}.weight: the set has no training task to weigh; leave it out with ~dataset.sets.{empty}."
+        )
     unit = min(sizes[name] / weight for name, weight in weights.items())
     for name, weight in weights.items():
         taken[name] = _scaled(taken[name], unit * weight / sizes[name])
 
 
 def _scaled(rows: dict[str, list[int]], share: float) -> dict[str, list[int]]:
-    # Rounded first: a product such as 0.1 * 3 / 0.3 must not lose a task.
+    # Rounded first: a product that is a hair over a whole number must not take one task more.
     return {split: found[: math.ceil(round(len(found) * share, 6))] for split, found in rows.items()}
 
 
@@ -139,11 +144,10 @@ def _rank(task_id: str) -> float:
 
 
 def _write_tasks(path: Path, tables: dict[str, pa.Table], taken: dict[str, dict[str, list[int]]]) -> None:
-    parts = [
-        tables[name].take(found)
-        for name, rows in taken.items()
-        for found in [[i for part in rows.values() for i in part]]
-    ]
+    parts = []
+    for name, rows in taken.items():
+        numbers = [number for found in rows.values() for number in found]
+        parts.append(tables[name].take(pa.array(numbers, pa.int64())))
     table = pa.concat_tables(parts)
     ids, splits = table.column("task_id").to_pylist(), table.column("split").to_pylist()
     order = sorted(range(len(ids)), key=lambda i: (_ORDER.index(splits[i]), _rank(ids[i])))
