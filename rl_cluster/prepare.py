@@ -16,7 +16,7 @@ from rich.console import Console
 from rl_cluster.composition import Application
 from rl_cluster.config import check_settings
 from rl_cluster.datasets.converters import get_converter
-from rl_cluster.datasets.preparation.hub import HUB, locate
+from rl_cluster.datasets.preparation.hub import locate
 from rl_cluster.datasets.preparation.mixture import mix
 from rl_cluster.datasets.preparation.pipeline import Options, convert
 from rl_cluster.datasets.preparation.progress import PreparationProgress
@@ -46,6 +46,10 @@ def run(config: PrepareConfig) -> int:
     except RLClusterError as error:
         console.print(f"error: {error}", markup=False, highlight=False, soft_wrap=True)
         return 2
+    except OSError as error:
+        text = f"error: out={config.out}: it cannot be written ({error}); make room there or choose another folder."
+        console.print(text, markup=False, highlight=False, soft_wrap=True)
+        return 2
     except KeyboardInterrupt:
         console.print("interrupted; nothing half-made is left, and the same command starts again")
         return 130
@@ -64,9 +68,7 @@ def prepare(config: PrepareConfig, progress: PreparationProgress) -> dict[str, A
             mixture = check_settings(MixtureSettings, config.dataset, "dataset.")
             return mix(config.source, mixture, options, parts, result, progress)
         settings = converter_settings(config.dataset)
-        card = get_converter(settings.name).CARD
-        pinned = card.revision if config.source in (HUB, *card.hub) else None
-        source = locate(config.source, card.hub, config.revision or pinned)
+        source = locate(config.source, get_converter(settings.name).CARD, config.revision)
         source.revision = source.revision or config.revision
         return convert(source, settings, options, result, progress)
 

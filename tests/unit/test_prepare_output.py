@@ -16,6 +16,7 @@ from rl_cluster.datasets.preparation import corpus_writer
 from rl_cluster.datasets.preparation.corpus_writer import MAX_ROW_GROUP_BYTES
 from rl_cluster.datasets.tables import check_tasks, read_tasks
 from rl_cluster.errors import ConfigError, DataError
+from rl_cluster.prepare import PREPARE, run
 from rl_cluster.retrieval.corpus import read_corpus
 from tests.helpers.prepared import FIXTURES, expected, prepare_fixture, run_prepare, write_own
 
@@ -96,32 +97,40 @@ def test_out_that_is_prepared_is_replaced_only_when_the_new_one_is_whole(tmp_pat
     assert [path.name for path in tmp_path.iterdir() if path.name.startswith(".")] == []
 
 
+def test_out_that_cannot_be_written_is_one_sentence(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (tmp_path / "file").write_text("")
+    arguments = ["dataset=wands", f"source='{FIXTURES / 'wands'}'", f"out='{tmp_path / 'file' / 'out'}'"]
+    assert run(PREPARE.load(arguments)) == 2
+    assert "it cannot be written" in capsys.readouterr().out
+
+
 def _command(*arguments: str) -> subprocess.Popen[str]:
     command = [sys.executable, "-m", "rl_cluster.prepare", *arguments]
     return subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
 
 
 def test_command_line_prints_a_summary_and_never_a_question(tmp_path: Path) -> None:
-    run = _command("dataset=browsecomp_plus", f"source={FIXTURES / 'browsecomp_plus'}", f"out={tmp_path / 'out'}")
-    output, _ = run.communicate(timeout=60)
-    assert run.returncode == 0, output
+    process = _command("dataset=browsecomp_plus", f"source={FIXTURES / 'browsecomp_plus'}", f"out={tmp_path / 'out'}")
+    output, _ = process.communicate(timeout=60)
+    assert process.returncode == 0, output
     assert "2 test tasks" in output
     assert all(query["text"][:20] not in output for query in expected("browsecomp_plus")["queries"])
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("signal_number", [signal.SIGINT, signal.SIGKILL])
 def test_interrupted_run_leaves_no_output_and_can_be_run_again(tmp_path: Path, signal_number: signal.Signals) -> None:
     folder = write_own(tmp_path / "in", [TASK], [{"doc_id": f"d{i}", "text": f"{i} " * 40} for i in range(150_000)])
     arguments = ("dataset=jsonl", f"source={folder}", f"out={tmp_path / 'out'}")
-    run = _command(*arguments)
+    process = _command(*arguments)
     # From then on it writes documents, for a second at least.
     deadline = time.monotonic() + 60
     while not (tmp_path / ".out.partial" / "result" / "corpus.parquet").exists():
         assert time.monotonic() < deadline
         time.sleep(0.02)
-    run.send_signal(signal_number)
-    output, _ = run.communicate(timeout=60)
-    assert run.returncode == (130 if signal_number == signal.SIGINT else -signal.SIGKILL), output
+    process.send_signal(signal_number)
+    output, _ = process.communicate(timeout=60)
+    assert process.returncode == (130 if signal_number == signal.SIGINT else -signal.SIGKILL), output
     assert not (tmp_path / "out").exists()
     write_own(folder, [TASK], [DOCUMENT])
     again = _command(*arguments)

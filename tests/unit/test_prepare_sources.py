@@ -112,7 +112,7 @@ def test_source_that_is_a_hub_id_is_fetched_and_its_commit_noted(
     shutil.copytree(FIXTURES / "frames", snapshot)
     asked = []
 
-    def fetch(repository: str, revision: str | None) -> Path:
+    def fetch(repository: str, revision: str | None, patterns: tuple[str, ...]) -> Path:
         asked.append((repository, revision))
         return snapshot
 

@@ -21,6 +21,7 @@ CARD = Card(
     homepage="https://huggingface.co/datasets/xlangai/BRIGHT",
     role="training",
     hub=("xlangai/BRIGHT",),
+    hub_files=("examples/*", "documents/*", "long_documents/*"),
     published={"questions": 1384},
 )
 _NONE = "N/A"

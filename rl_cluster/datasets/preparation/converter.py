@@ -34,7 +34,8 @@ class ConverterSettings(Section):
 class Card:
     """What is known of a data set as published.
 
-    `hub` lists its repositories on the Hugging Face hub and `revision` the commit that the project pins; `published` the
+    `hub` lists its repositories on the Hugging Face hub, `hub_files` the patterns of what is fetched from them (all, where
+    empty), and `revision` the commit that the project pins; `published` the
     figures its publisher states (`questions`, `judgements`, `documents`). Where `ships_documents` is false, tasks alone are
     no error. `confidential` text must not be published or trained on.
     """
@@ -44,6 +45,7 @@ class Card:
     homepage: str
     role: Literal["training", "held out", "own"]
     hub: tuple[str, ...] = ()
+    hub_files: tuple[str, ...] = ()
     revision: str | None = None
     published: Mapping[str, int] = field(default_factory=dict)
     ships_documents: bool = True

@@ -66,7 +66,7 @@ def _prepared_set(
 ) -> Path:
     settings = converter_settings(member.settings, f"dataset.sets.{name}.settings.")
     card = get_converter(settings.name).CARD
-    located = locate(member.source or _member_source(source, name), card.hub, member.revision or card.revision)
+    located = locate(member.source or _member_source(source, name), card, member.revision)
     options = Options(options.validation_fraction, options.test_fraction, options.tasks_only or member.tasks_only)
     done, key = work / name, _key(located, member, options)
     if (done / "manifest.json").is_file() and (done / ".key").read_text(encoding="utf-8") == key:
