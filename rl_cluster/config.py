@@ -9,7 +9,7 @@ from __future__ import annotations
 import difflib
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, TypeVar, get_args
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 
@@ -368,11 +368,18 @@ def bound_settings(settings: Mapping[str, Any]) -> dict[str, Any]:
 
 def validate(settings: Mapping[str, Any]) -> Config:
     """Checks a composed configuration. Raises ConfigError for the first setting that is wrong."""
+    return check_settings(Config, settings)
+
+
+_Schema = TypeVar("_Schema", bound=BaseModel)
+
+
+def check_settings(schema: type[_Schema], settings: Mapping[str, Any], prefix: str = "") -> _Schema:
+    """Checks values against a schema whose settings are named `prefix` + name. Raises ConfigError for the first wrong one."""
     try:
-        return Config.model_validate(settings)
+        return schema.model_validate(settings)
     except ValidationError as error:
-        first = error.errors()[0]
-        raise ConfigError(_sentence(first, settings)) from error
+        raise ConfigError(_sentence(error.errors()[0], schema, prefix)) from error
 
 
 def tracking_uri(config: Config) -> str:
@@ -380,11 +387,12 @@ def tracking_uri(config: Config) -> str:
     return config.tracking.uri or f"sqlite:///{Path(config.output_dir).expanduser().parent / 'mlflow.db'}"
 
 
-def _sentence(problem: Mapping[str, Any], settings: Mapping[str, Any]) -> str:
-    location = ".".join(str(part) for part in problem["loc"])
+def _sentence(problem: Mapping[str, Any], schema: type[BaseModel], prefix: str) -> str:
+    names = [str(part) for part in problem["loc"] if part != "[key]"]
+    location = (prefix + ".".join(names)).rstrip(".")
     kind = problem["type"]
     if kind == "extra_forbidden":
-        known = _known_names(problem["loc"][:-1])
+        known = _known_names(schema, problem["loc"][:-1])
         close = difflib.get_close_matches(str(problem["loc"][-1]), known, n=1)
         hint = f"did you mean {close[0]!r}?" if close else f"known here: {', '.join(known)}."
         return f"{location} is no setting; {hint}"
@@ -399,8 +407,10 @@ def _sentence(problem: Mapping[str, Any], settings: Mapping[str, Any]) -> str:
     )
 
 
-def _known_names(location: tuple[Any, ...]) -> list[str]:
-    section: Any = Config
+def _known_names(schema: type[BaseModel], location: tuple[Any, ...]) -> list[str]:
+    section: Any = schema
     for part in location:
-        section = section.model_fields[part].annotation
+        fields = getattr(section, "model_fields", {})
+        # A mapping from names to sections has no fields; its last argument is the section.
+        section = fields[part].annotation if part in fields else get_args(section)[-1]
     return sorted(section.model_fields)

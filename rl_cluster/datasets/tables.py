@@ -31,6 +31,8 @@ TASK_COLUMNS = (
     "locale",
     "metadata",
 )
+MISSING = "missing_from_corpus"
+"""Metadata: gold ids that the corpus is known to lack; they stay in the ideal ranking."""
 _REQUIRED = ("task_id", "prompt", "gains", "corpus", "split")
 
 
@@ -102,7 +104,8 @@ def check_tasks(tasks: Iterable[Task], corpus_ids: Container[str], corpus: str |
     """Raises DataError at the first task that cannot be scored over a corpus.
 
     That is: an id that stands twice, another corpus than `corpus` (where given), a gain for a document that the corpus
-    lacks or the task excludes, a gain that is negative or not finite, or no gain above 0.
+    lacks (unless the task says so under `missing_from_corpus`) or the task excludes, a gain that is negative or not finite,
+    or no gain above 0.
     """
     seen: set[str] = set()
     for task in tasks:
@@ -115,7 +118,7 @@ def check_tasks(tasks: Iterable[Task], corpus_ids: Container[str], corpus: str |
         for doc_id, gain in task.gains.items():
             if not (math.isfinite(gain) and gain >= 0):
                 raise DataError(f"{at} has the gain {gain} for {doc_id!r}; give numbers of at least 0.")
-            if doc_id not in corpus_ids:
+            if doc_id not in corpus_ids and doc_id not in task.metadata.get(MISSING, ()):
                 raise DataError(
                     f"{at} has a gain for the document {doc_id!r}, which the corpus lacks; remove or correct it."
                 )

@@ -33,8 +33,10 @@ COMPANIONS = {
 
 
 def shipped_choices() -> list[str]:
-    """`group=choice` of every file below a folder of hydra_conf, experiments included."""
-    files = sorted(path for path in HYDRA_CONF.rglob("*.yaml") if path.parent != HYDRA_CONF)
+    """`group=choice` of every file below a folder of hydra_conf, experiments included; `dataset` belongs to prepare."""
+    files = sorted(
+        path for path in HYDRA_CONF.rglob("*.yaml") if path.parent not in (HYDRA_CONF, HYDRA_CONF / "dataset")
+    )
     return [f"{path.parent.relative_to(HYDRA_CONF).as_posix()}={path.stem}" for path in files]
 
 

@@ -1,0 +1,74 @@
+"""One's own data as JSONL: `tasks.jsonl` and `corpus.jsonl`.
+
+A task has `query_id`, `prompt` and `gains` (an object from document id to gain, or a list of ids that gain 1 each; empty where
+answers alone are judged), and may have `excluded`, `answers`, `split`, `corpus`, `locale` and `metadata`. A document has `doc_id` and `text`, and may have
+`title`, `corpus` and `metadata`.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from typing import Any
+
+from rl_cluster.datasets.preparation.converter import Card, ConverterSettings, Draft, Split
+from rl_cluster.datasets.preparation.report import Report
+from rl_cluster.datasets.preparation.rows import Row, read_all
+from rl_cluster.datasets.preparation.source import Source
+from rl_cluster.datasets.task import Document
+
+CARD = Card(title="own JSONL", licence="your own", homepage="", role="own")
+_SPLITS = {split: split for split in ("train", "validation", "test")}
+
+
+class Settings(ConverterSettings):
+    """`label` names the set, and the corpus of rows that name none; `split` and `locale` are for rows that name none."""
+
+    label: str
+    locale: str
+    split: Split
+
+
+def tasks(source: Source, settings: Settings, report: Report) -> Iterator[Draft]:
+    for row in read_all(source, source.some("the tasks", "tasks.jsonl"), ("query_id", "prompt", "gains")):
+        report.count("questions")
+        gains = _gains(row, report)
+        answers = tuple(row.strings("answers")) if "answers" in row.values else ()
+        yield Draft(
+            row.identifier("query_id"),
+            row.text("prompt"),
+            row.text("corpus", settings.label),
+            {doc_id: gain for doc_id, gain in gains.items() if gain > 0},
+            row.chosen("split", _SPLITS) if "split" in row.values else settings.split,
+            excluded=tuple(row.strings("excluded")) if "excluded" in row.values else (),
+            answers=answers,
+            locale=row.text("locale", settings.locale),
+            judged_zero=tuple(doc_id for doc_id, gain in gains.items() if gain == 0),
+            metadata=_metadata(row),
+            answer_only=not gains,
+        )
+
+
+def documents(source: Source, settings: Settings, report: Report) -> Iterator[tuple[str, Document]]:
+    for row in read_all(source, source.find("corpus.jsonl"), ("doc_id", "text")):
+        document = Document(row.identifier("doc_id"), row.text("title", ""), row.text("text"), _metadata(row))
+        yield row.text("corpus", settings.label), document
+
+
+def _gains(row: Row, report: Report) -> dict[str, float]:
+    value = row.raw("gains")
+    if isinstance(value, list):
+        return report.gains(row.strings("gains"))
+    if not isinstance(value, dict):
+        raise row.wrong("gains", "is neither an object nor a list", "write {document id: gain} or a list of ids")
+    for gain in value.values():
+        if isinstance(gain, bool) or not isinstance(gain, int | float) or not math.isfinite(gain) or gain < 0:
+            raise row.wrong("gains", f"holds {gain!r}, which is no gain", "write numbers of at least 0")
+    return {doc_id: float(gain) for doc_id, gain in value.items()}
+
+
+def _metadata(row: Row) -> dict[str, Any]:
+    value = row.values.get("metadata") or {}
+    if not isinstance(value, dict):
+        raise row.wrong("metadata", "is no object", "write a JSON object")
+    return value

@@ -1,0 +1,95 @@
+"""Writes `corpus.parquet` from a stream of documents, in row groups of at most 64 MiB, and knows every id."""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from pathlib import Path
+from types import TracebackType
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from rl_cluster.datasets.preparation.report import Report
+from rl_cluster.datasets.task import Document
+from rl_cluster.errors import DataError
+from rl_cluster.retrieval.corpus import CORPUS_SCHEMA
+
+MAX_ROW_GROUP_BYTES = 64 << 20
+_FLUSH_BYTES = 56 << 20  # what Parquet adds to the bytes of the columns must find room too
+_BATCH_ROWS = 512
+_BATCH_CHARACTERS = 1 << 20
+
+
+def open_corpus_file(path: Path) -> pq.ParquetWriter:
+    """A Parquet file of documents; texts hardly repeat, so nothing is gained by a dictionary of them."""
+    return pq.ParquetWriter(path, CORPUS_SCHEMA, compression="zstd", use_dictionary=False)
+
+
+class CorpusWriter:
+    """Context manager; the file is whole only after a clean exit, and the caller moves it into place.
+
+    A document that stands twice word by word counts once; another text under the same id is a DataError.
+    """
+
+    def __init__(self, path: Path, report: Report):
+        self.counts: Counter[str] = Counter()
+        self._report = report
+        self._writer = open_corpus_file(path)
+        self._seen: dict[str, dict[str, int]] = {}
+        self._rows: list[tuple[str, str, str, str, str]] = []
+        self._characters = 0
+        self._batches: list[pa.RecordBatch] = []
+        self._bytes = 0
+
+    def __enter__(self) -> CorpusWriter:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        if error is None:
+            self._end_batch()
+            self._end_row_group()
+        self._writer.close()
+
+    def add(self, corpus: str, document: Document, place: tuple[str, int]) -> None:
+        """Raises DataError for an id that stood before with another text; `place` is the document's file and row."""
+        seen = self._seen.setdefault(corpus, {})
+        content = hash((document.title, document.text))
+        before = seen.get(document.doc_id)
+        if before is not None:
+            if before != content:
+                raise DataError(
+                    f"{place[0]}: row {place[1]}: the document id {document.doc_id!r} stands before with another text; make ids unique."
+                )
+            self._report.merge("documents that stand twice")
+            return
+        seen[document.doc_id] = content
+        self.counts[corpus] += 1
+        metadata = json.dumps(document.metadata, ensure_ascii=False, sort_keys=True) if document.metadata else "{}"
+        self._rows.append((corpus, document.doc_id, document.title, document.text, metadata))
+        self._characters += len(document.text) + len(document.title) + len(metadata)
+        if len(self._rows) == _BATCH_ROWS or self._characters > _BATCH_CHARACTERS:
+            self._end_batch()
+
+    def ids(self, corpus: str) -> dict[str, int]:
+        """The ids of a corpus, as the keys of a mapping."""
+        return self._seen.get(corpus, {})
+
+    def _end_batch(self) -> None:
+        if not self._rows:
+            return
+        columns = [pa.array(column, pa.string()) for column in zip(*self._rows, strict=True)]
+        batch = pa.RecordBatch.from_arrays(columns, schema=CORPUS_SCHEMA)
+        self._rows, self._characters = [], 0
+        if self._bytes + batch.nbytes > _FLUSH_BYTES:
+            self._end_row_group()
+        self._batches.append(batch)
+        self._bytes += batch.nbytes
+
+    def _end_row_group(self) -> None:
+        if self._batches:
+            table = pa.Table.from_batches(self._batches)
+            self._batches, self._bytes = [], 0
+            self._writer.write_table(table, row_group_size=len(table))

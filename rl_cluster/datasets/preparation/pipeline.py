@@ -1,0 +1,198 @@
+"""One data set: reads it with its converter, checks and splits it, and writes the three files of a prepared folder."""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from collections.abc import Iterable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from rl_cluster.datasets.converters import get_converter
+from rl_cluster.datasets.preparation.converter import Card, ConverterSettings, Draft
+from rl_cluster.datasets.preparation.corpus_writer import CorpusWriter
+from rl_cluster.datasets.preparation.leakage import find_leakage
+from rl_cluster.datasets.preparation.progress import PreparationProgress
+from rl_cluster.datasets.preparation.report import Report
+from rl_cluster.datasets.preparation.source import Source, sha256_of
+from rl_cluster.datasets.preparation.splits import held_out_split
+from rl_cluster.datasets.tables import MISSING, write_tasks
+from rl_cluster.datasets.task import Task
+from rl_cluster.errors import DataError
+
+FORMAT_VERSION = 1
+FILES = ("tasks.parquet", "corpus.parquet", "manifest.json")
+_SPLITS = ("train", "validation", "test")
+
+
+@dataclass(frozen=True)
+class Options:
+    """What is decided for every data set alike."""
+
+    validation_fraction: float = 0.05
+    test_fraction: float = 0.0
+    tasks_only: bool = False
+    compare_with: tuple[Path, ...] = ()
+
+
+def convert(
+    source: Source, settings: ConverterSettings, options: Options, folder: Path, progress: PreparationProgress
+) -> dict[str, Any]:
+    """Writes `tasks.parquet`, `corpus.parquet` and, last, `manifest.json` into an existing folder; returns the manifest.
+
+    The same files and settings give the same bytes. Raises DataError for whatever in the source is malformed.
+    """
+    converter, report = get_converter(settings.name), Report()
+    card, label = converter.CARD, getattr(settings, "label", settings.name)
+    source.watch = progress.reading
+    drafts = _kept(converter.tasks(source, settings, report), source, report)
+    if not drafts:
+        reasons = "; ".join(f"{len(names)} dropped: {reason}" for reason, names in report.dropped.items())
+        raise DataError(
+            f"{source.where}: no question is left ({reasons or 'there was none'}); is it the whole data set?"
+        )
+    with CorpusWriter(folder / "corpus.parquet", report) as corpus:
+        if not options.tasks_only:
+            for name, document in converter.documents(source, settings, report):
+                corpus.add(name, document, source.place)
+                progress.documents += 1
+    _check_corpora(drafts, corpus, card, options, source, report)
+    if corpus.counts:
+        report.count("documents", corpus.counts.total())
+    missing = _missing(drafts, corpus) if corpus.counts else {}
+    _assign_splits(drafts, label, options)
+    tasks = {split: [_task(draft, label, missing) for draft in drafts if draft.split == split] for split in _SPLITS}
+    write_tasks(folder / "tasks.parquet", tasks)
+    if card.confidential:
+        (folder / ".gitignore").write_text("*\n", encoding="utf-8")
+    manifest = {
+        "format": FORMAT_VERSION,
+        "dataset": label,
+        **_about(card),
+        "source": {"kind": source.kind, "revision": source.revision, "files": source.inputs()},
+        "settings": {
+            **settings.model_dump(mode="json"),
+            "validation_fraction": options.validation_fraction,
+            "test_fraction": options.test_fraction,
+            "tasks_only": options.tasks_only,
+        },
+        "counts": _counts(drafts, tasks, corpus.counts, report),
+        "published": {
+            name: {"published": figure, "here": report.counts[name]}
+            for name, figure in card.published.items()
+            if name in report.counts
+        },
+        **report.as_json(),
+        "missing_gold": {f"{label}/{query_id}": ids for query_id, ids in missing.items()},
+        "leakage": find_leakage(folder, options.compare_with),
+    }
+    return write_manifest(folder, manifest)
+
+
+def write_manifest(folder: Path, manifest: dict[str, Any]) -> dict[str, Any]:
+    """Adds the digests of both tables and writes the manifest; a folder without it is not whole."""
+    manifest["sha256"] = {name: sha256_of(folder / name) for name in FILES[:2]}
+    text = json.dumps(manifest, ensure_ascii=False, indent=1, sort_keys=True)
+    (folder / "manifest.json").write_text(text + "\n", encoding="utf-8")
+    return manifest
+
+
+def _kept(drafts: Iterable[Draft], source: Source, report: Report) -> list[Draft]:
+    """The questions that can be scored; all others are dropped under their reason. Raises DataError for a repeated id."""
+    kept, seen = [], set()
+    for draft in drafts:
+        if draft.query_id in seen:
+            file, row = source.place
+            raise DataError(f"{file}: row {row}: the question id {draft.query_id!r} stands before; make ids unique.")
+        seen.add(draft.query_id)
+        draft.prompt = draft.prompt.strip()
+        banned = set(draft.excluded).intersection(draft.gains)
+        if banned:
+            report.merge("gold ids that their question excludes (no gain)", len(banned))
+            draft.gains = {doc_id: gain for doc_id, gain in draft.gains.items() if doc_id not in banned}
+        if not draft.prompt:
+            report.drop(draft.query_id, "empty question")
+        elif any(gain > 0 for gain in draft.gains.values()) or (draft.answer_only and draft.answers):
+            kept.append(draft)
+        else:
+            report.drop(draft.query_id, draft.no_gain)
+    return kept
+
+
+def _check_corpora(
+    drafts: list[Draft], corpus: CorpusWriter, card: Card, options: Options, source: Source, report: Report
+) -> None:
+    if not corpus.counts:
+        if card.ships_documents and not options.tasks_only:
+            raise DataError(
+                f"{source.where}: {card.title} has no document there; put its corpus beside the questions, or set tasks_only=true."
+            )
+        report.note("There are no documents: the tasks can be read, but nothing can be searched or trained on.")
+        return
+    asked = Counter(draft.corpus for draft in drafts if draft.gains)
+    for name, questions in asked.items():
+        if not corpus.counts[name]:
+            raise DataError(
+                f"{source.where}: corpus {name!r} has no document, but {questions} questions ask it; is a file of it missing?"
+            )
+
+
+def _missing(drafts: list[Draft], corpus: CorpusWriter) -> dict[str, list[str]]:
+    """Gold ids that their corpus lacks, by question: they stay in the ideal ranking."""
+    missing = {}
+    for draft in drafts:
+        ids = corpus.ids(draft.corpus)
+        absent = sorted(doc_id for doc_id in draft.gains if doc_id not in ids)
+        if absent:
+            missing[draft.query_id] = absent
+    return missing
+
+
+def _assign_splits(drafts: list[Draft], label: str, options: Options) -> None:
+    """Holds a part of the training tasks out, unless the publisher already gives a validation split."""
+    if any(draft.split == "validation" for draft in drafts):
+        return
+    for draft in drafts:
+        if draft.split == "train":
+            name = f"{label}/{draft.group or draft.query_id}"
+            draft.split = held_out_split(name, options.validation_fraction, options.test_fraction)
+
+
+def _task(draft: Draft, label: str, missing: dict[str, list[str]]) -> Task:
+    metadata = {**draft.metadata, "query_id": draft.query_id}
+    if draft.judged_zero:
+        metadata["judged_zero"] = list(draft.judged_zero)
+    if draft.query_id in missing:
+        metadata[MISSING] = missing[draft.query_id]
+    return Task(
+        task_id=f"{label}/{draft.query_id}",
+        prompt=draft.prompt,
+        corpus=draft.corpus,
+        gains=draft.gains,
+        excluded=draft.excluded,
+        answers=draft.answers,
+        locale=draft.locale,
+        dataset=label,
+        metadata=metadata,
+    )
+
+
+def _about(card: Card) -> dict[str, Any]:
+    about: dict[str, Any] = {"title": card.title, "licence": card.licence, "homepage": card.homepage, "role": card.role}
+    if card.confidential:
+        about["confidential"] = "Never publish these texts, never train on them."
+    return about
+
+
+def _counts(
+    drafts: list[Draft], tasks: dict[str, list[Task]], documents: Counter[str], report: Report
+) -> dict[str, Any]:
+    return {
+        "tasks": {split: len(found) for split, found in tasks.items()},
+        "pairs": sum(gain > 0 for draft in drafts for gain in draft.gains.values()),
+        "judged_zero": sum(len(draft.judged_zero) for draft in drafts),
+        "documents": dict(sorted(documents.items())),
+        "dropped": report.num_dropped,
+        "read": dict(sorted(report.counts.items())),
+    }

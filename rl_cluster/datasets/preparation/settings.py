@@ -1,0 +1,80 @@
+"""The schema of `python -m rl_cluster.prepare`; the settings of one data set are its converter's own."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Annotated, Any
+
+from pydantic import Field, model_validator
+
+from rl_cluster.config import NonNegative, Section, check_settings
+from rl_cluster.datasets.converters import converter_names, get_converter
+from rl_cluster.datasets.preparation.converter import ConverterSettings, Split
+from rl_cluster.errors import ConfigError
+
+HeldOut = Annotated[float, Field(ge=0, le=0.5)]
+
+
+class PrepareConfig(Section):
+    """What to prepare, from where, to where. `dataset` is checked by its converter, or as a mixture where it has `sets`."""
+
+    dataset: dict[str, Any]
+    source: str
+    out: str
+    revision: str | None
+    validation_fraction: HeldOut
+    test_fraction: HeldOut
+    tasks_only: bool
+    compare_with: tuple[str, ...] = Field(strict=False)
+
+
+class MixtureSet(Section):
+    """One set of a mixture: at most `cap` training tasks, or a share by `weight`; `source` where it lies elsewhere."""
+
+    cap: NonNegative | None
+    weight: Annotated[float, Field(gt=0)] | None
+    source: str | None
+    revision: str | None
+    tasks_only: bool
+    settings: dict[str, Any]
+
+
+class MixtureSettings(Section):
+    """Several training sets as one. `splits` are those that the mixture keeps."""
+
+    name: str
+    splits: tuple[Split, ...] = Field(strict=False, min_length=1)
+    sets: dict[str, MixtureSet] = Field(min_length=1)
+
+    @model_validator(mode="after")
+    def _weights_of_all_or_none(self) -> MixtureSettings:
+        without = [name for name, member in self.sets.items() if member.weight is None]
+        if without and len(without) < len(self.sets):
+            raise ValueError(
+                f"sets.{without[0]}.weight is not set, but others are; give a weight to all sets or to none"
+            )
+        return self
+
+
+def check_prepare(settings: Mapping[str, Any]) -> PrepareConfig:
+    """Checks composed values, those of the data set too. Raises ConfigError for the first setting that is wrong."""
+    if "dataset" not in settings:
+        raise ConfigError(
+            f"dataset is not set; add dataset=NAME (one of {', '.join(converter_names())}, or a mixture)."
+        )
+    config = check_settings(PrepareConfig, settings)
+    if "sets" in config.dataset:
+        mixture = check_settings(MixtureSettings, config.dataset, "dataset.")
+        for name, member in mixture.sets.items():
+            converter_settings(member.settings, f"dataset.sets.{name}.settings.")
+    else:
+        converter_settings(config.dataset, "dataset.")
+    return config
+
+
+def converter_settings(values: Mapping[str, Any], prefix: str = "dataset.") -> ConverterSettings:
+    """The checked settings of one data set. Raises ConfigError, also where it has no converter."""
+    name = values.get("name")
+    if not isinstance(name, str):
+        raise ConfigError(f"{prefix}name={name!r} names no data set; choose one with dataset=NAME.")
+    return check_settings(get_converter(name).Settings, values, prefix)

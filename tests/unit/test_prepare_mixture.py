@@ -1,0 +1,156 @@
+"""The published mixture in one go: shares of its sets, resumption set by set, one folder."""
+
+from __future__ import annotations
+
+import itertools
+import shutil
+from pathlib import Path
+from typing import Any
+
+import pyarrow.parquet as pq
+import pytest
+
+from rl_cluster.datasets.preparation import mixture
+from rl_cluster.datasets.preparation.settings import check_prepare
+from rl_cluster.datasets.tables import read_tasks
+from rl_cluster.errors import ConfigError, DataError
+from tests.helpers.prepared import FIXTURES, Prepared, expected, run_config, run_prepare, write_own
+
+SETS = ("frames", "bright", "enterprise_rag_bench", "esci", "musique", "mlqa")
+ALL_SPLITS = "dataset.splits=[train,validation,test]"
+
+
+def _own_sets(tmp_path: Path, **sizes: int) -> Path:
+    for name, size in sizes.items():
+        tasks = [{"query_id": f"q{i}", "prompt": f"{name} {i}?", "gains": [f"d{i}"]} for i in range(size)]
+        write_own(tmp_path / "in" / name, tasks, [{"doc_id": f"d{i}", "text": f"{name} {i}"} for i in range(size)])
+    return tmp_path / "in"
+
+
+def _mix(source: Path, out: Path, members: dict[str, dict[str, Any]]) -> Prepared:
+    """A mixture of sets in the layout of one's own."""
+    sets = {}
+    for name, changed in members.items():
+        settings = {"name": "jsonl", "label": name, "locale": "en", "split": "train"}
+        member = {
+            "cap": None,
+            "weight": None,
+            "source": None,
+            "revision": None,
+            "tasks_only": False,
+            "settings": settings,
+        }
+        sets[name] = member | changed
+    dataset = {"name": "mine", "splits": ["train", "validation"], "sets": sets}
+    shared = {
+        "revision": None,
+        "validation_fraction": 0.1,
+        "test_fraction": 0.0,
+        "tasks_only": False,
+        "compare_with": [],
+    }
+    return run_config(check_prepare({"dataset": dataset, "source": str(source), "out": str(out), **shared}))
+
+
+def test_mixture_of_the_published_sets_holds_every_one_as_it_is_alone(tmp_path: Path) -> None:
+    out = run_prepare("search_agent_mix", FIXTURES, tmp_path / "out", ALL_SPLITS)
+    wanted = {f"{name}/{query['query_id']}": query["gains"] for name in SETS for query in expected(name)["queries"]}
+    rows = pq.read_table(out.folder / "tasks.parquet").to_pylist()
+    assert {row["task_id"] for row in rows} == set(wanted)
+    for name in SETS:
+        single = run_prepare(name, FIXTURES / name, tmp_path / name)
+        assert {doc_id: row["text"] for doc_id, row in out.documents.items() if doc_id in single.documents} == {
+            doc_id: row["text"] for doc_id, row in single.documents.items()
+        }
+    assert set(out.manifest["sets"]) == set(SETS)
+    assert out.manifest["licence"]["mlqa"] == "CC BY-SA 3.0"
+    tasks = read_tasks(out.folder / "tasks.parquet", "train")
+    assert {task.task_id: task.gains for task in tasks}.items() <= wanted.items()
+
+
+def test_mixture_by_default_leaves_test_splits_out(tmp_path: Path) -> None:
+    out = run_prepare("search_agent_mix", FIXTURES, tmp_path / "out")
+    assert {task["split"] for task in out.tasks.values()} <= {"train", "validation"}
+
+
+def test_mixture_cap_cuts_training_and_validation_alike(tmp_path: Path) -> None:
+    source = _own_sets(tmp_path, one=400, two=100)
+    full = _mix(source, tmp_path / "full", {"one": {}, "two": {}}).manifest["counts"]["tasks"]
+    capped = _mix(source, tmp_path / "capped", {"one": {"cap": 90}, "two": {}})
+    counts = capped.manifest["counts"]["tasks"]
+    assert counts["train"] == {"one": 90, "two": full["train"]["two"]}
+    assert counts["validation"]["one"] == pytest.approx(full["validation"]["one"] * 90 / full["train"]["one"], abs=1)
+
+
+def test_mixture_larger_cap_keeps_what_a_smaller_one_took(tmp_path: Path) -> None:
+    source = _own_sets(tmp_path, one=300)
+    few = set(_mix(source, tmp_path / "few", {"one": {"cap": 20}}).tasks)
+    more = set(_mix(source, tmp_path / "more", {"one": {"cap": 60}}).tasks)
+    assert few < more
+
+
+def test_mixture_weights_give_the_ratio_of_training_tasks(tmp_path: Path) -> None:
+    source = _own_sets(tmp_path, one=400, two=100)
+    out = _mix(source, tmp_path / "out", {"one": {"weight": 1.0}, "two": {"weight": 0.5}})
+    counts = out.manifest["counts"]["tasks"]["train"]
+    assert counts["one"] == 2 * counts["two"]
+    assert counts["two"] > 80  # the smaller set is kept whole
+
+
+def test_mixture_weights_for_some_sets_only_are_refused(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match=r"sets\.frames\.weight is not set, but others are"):
+        run_prepare("search_agent_mix", FIXTURES, tmp_path / "out", "dataset.sets.esci.weight=1.0")
+
+
+def test_mixture_weight_of_a_set_without_training_tasks_is_refused(tmp_path: Path) -> None:
+    weights = [f"dataset.sets.{name}.weight=1.0" for name in SETS]
+    with pytest.raises(DataError, match=r"dataset\.sets\.musique\.weight: the set has no training task"):
+        run_prepare("search_agent_mix", FIXTURES, tmp_path / "out", *weights)
+
+
+def test_mixture_order_interleaves_the_sets(tmp_path: Path) -> None:
+    out = _mix(_own_sets(tmp_path, one=100, two=100), tmp_path / "out", {"one": {}, "two": {}})
+    rows = pq.read_table(out.folder / "tasks.parquet").to_pylist()
+    train = [row["task_id"].split("/")[0] for row in rows if row["split"] == "train"]
+    assert [row["split"] for row in rows] == sorted((row["split"] for row in rows), key=("train", "validation").index)
+    assert sum(a != b for a, b in itertools.pairwise(train)) > 50
+
+
+def test_mixture_interrupted_goes_on_with_the_sets_that_are_whole(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    source = tmp_path / "in"
+    shutil.copytree(FIXTURES, source)
+    asked: list[str] = []
+    convert = mixture.convert
+
+    def interrupted(located: Any, settings: Any, *rest: Any) -> dict[str, Any]:
+        asked.append(settings.name)
+        if settings.name == "esci" and asked.count("esci") == 1:
+            raise KeyboardInterrupt
+        return convert(located, settings, *rest)
+
+    monkeypatch.setattr(mixture, "convert", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        run_prepare("search_agent_mix", source, tmp_path / "out")
+    assert not (tmp_path / "out").exists()
+    # A set whose files have changed meanwhile is converted anew.
+    (source / "bright" / "new.txt").write_text("x")
+    continued = run_prepare("search_agent_mix", source, tmp_path / "out")
+    assert asked == ["frames", "bright", "enterprise_rag_bench", "esci", "bright", "esci", "musique", "mlqa"]
+    assert not (tmp_path / ".out.partial").exists()
+    fresh = run_prepare("search_agent_mix", source, tmp_path / "fresh")
+    assert continued.manifest["sha256"] == fresh.manifest["sha256"]
+
+
+def test_mixture_set_that_is_not_there_says_how_to_leave_it_out(tmp_path: Path) -> None:
+    shutil.copytree(FIXTURES / "frames", tmp_path / "in" / "frames")
+    with pytest.raises(DataError, match=r"it has no folder 'bright'.*~dataset\.sets\.bright"):
+        run_prepare("search_agent_mix", tmp_path / "in", tmp_path / "out")
+
+
+def test_mixture_corpora_of_one_name_are_refused(tmp_path: Path) -> None:
+    source = _own_sets(tmp_path, one=3, two=3)
+    settings = {"name": "jsonl", "label": "same", "locale": "en", "split": "train"}
+    with pytest.raises(DataError, match="the sets one and two both have a corpus 'same'"):
+        _mix(source, tmp_path / "out", {"one": {"settings": settings}, "two": {"settings": settings}})

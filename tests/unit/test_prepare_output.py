@@ -1,0 +1,143 @@
+"""What is written: the same bytes each time, whole or not at all, readable by training."""
+
+from __future__ import annotations
+
+import json
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pyarrow.parquet as pq
+import pytest
+
+from rl_cluster.datasets.preparation import corpus_writer
+from rl_cluster.datasets.preparation.corpus_writer import MAX_ROW_GROUP_BYTES
+from rl_cluster.datasets.tables import check_tasks, read_tasks
+from rl_cluster.errors import ConfigError, DataError
+from rl_cluster.prepare import PREPARE, run
+from rl_cluster.retrieval.corpus import read_corpus
+from tests.helpers.prepared import FIXTURES, expected, prepare_fixture, run_prepare, write_own
+
+ROOT = Path(__file__).resolve().parents[2]
+TASK = {"query_id": "a", "prompt": "a?", "gains": ["d1"]}
+DOCUMENT = {"doc_id": "d1", "text": "x"}
+
+
+@pytest.mark.parametrize("name", ["frames", "bright", "esci", "musique", "freshstack", "browsecomp_plus"])
+def test_output_of_the_same_input_is_the_same_bytes(tmp_path: Path, name: str) -> None:
+    folders = [prepare_fixture(name, tmp_path / run).folder for run in ("first", "second")]
+    for file in ("tasks.parquet", "corpus.parquet", "manifest.json"):
+        assert len({(folder / file).read_bytes() for folder in folders}) == 1
+
+
+def test_output_of_one_corpus_is_what_training_reads(tmp_path: Path) -> None:
+    out = prepare_fixture("enterprise_rag_bench", tmp_path, "validation_fraction=0.0")
+    corpus = read_corpus(out.folder / "corpus.parquet")
+    tasks = read_tasks(out.folder / "tasks.parquet", "train")
+    check_tasks(tasks, corpus, corpus.name)
+    assert {task.metadata["query_id"] for task in tasks} == set(out.tasks)
+
+
+def test_check_tasks_missing_gold_is_accepted_only_where_it_is_declared(tmp_path: Path) -> None:
+    out = prepare_fixture("wands", tmp_path)
+    corpus = read_corpus(out.folder / "corpus.parquet")
+    tasks = read_tasks(out.folder / "tasks.parquet", "test")
+    check_tasks(tasks, corpus)
+    for task in tasks:
+        task.metadata.pop("missing_from_corpus", None)
+    with pytest.raises(DataError, match="'4242', which the corpus lacks"):
+        check_tasks(tasks, corpus)
+
+
+def test_row_groups_of_long_documents_stay_below_their_limit(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(corpus_writer, "_FLUSH_BYTES", 200_000)
+    monkeypatch.setattr(corpus_writer, "_BATCH_CHARACTERS", 20_000)
+    documents = [{"doc_id": f"d{i}", "text": f"é{i} " * (i % 900)} for i in range(1, 1500)]
+    out = run_prepare("jsonl", write_own(tmp_path / "in", [TASK], documents), tmp_path / "out")
+    metadata = pq.ParquetFile(out.folder / "corpus.parquet").metadata
+    sizes = [metadata.row_group(i).total_byte_size for i in range(metadata.num_row_groups)]
+    assert len(sizes) > 10
+    assert max(sizes) < 200_000 * MAX_ROW_GROUP_BYTES / (56 << 20)
+    assert metadata.num_rows == 1499
+
+
+def test_manifest_counts_hashes_licence_and_revision(tmp_path: Path) -> None:
+    manifest = prepare_fixture("wands", tmp_path, "revision=3b74dcf4ba").manifest
+    assert manifest["licence"] == "MIT"
+    assert manifest["source"]["revision"] == "3b74dcf4ba"
+    assert [file["name"] for file in manifest["source"]["files"]] == [
+        "dataset/label.csv",
+        "dataset/product.csv",
+        "dataset/query.csv",
+    ]
+    assert manifest["counts"]["tasks"] == {"train": 0, "validation": 0, "test": 3}
+    assert manifest["published"]["questions"] == {"published": 480, "here": 4}
+    assert manifest["missing_gold"] == {"wands/1": ["4242"]}
+    assert str(tmp_path) not in json.dumps(manifest)
+
+
+def test_out_with_something_else_in_it_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "out").mkdir()
+    (tmp_path / "out" / "thesis.tex").write_text("years of work")
+    with pytest.raises(ConfigError, match=r"thesis\.tex.*choose another folder"):
+        run_prepare("wands", FIXTURES / "wands", tmp_path / "out")
+    assert (tmp_path / "out" / "thesis.tex").read_text() == "years of work"
+
+
+def test_out_that_is_prepared_is_replaced_only_when_the_new_one_is_whole(tmp_path: Path) -> None:
+    before = prepare_fixture("wands", tmp_path)
+    bad = write_own(tmp_path / "in", [TASK], [])
+    with pytest.raises(DataError):
+        run_prepare("jsonl", bad, before.folder)
+    assert json.loads((before.folder / "manifest.json").read_text()) == before.manifest
+    after = run_prepare("jsonl", write_own(tmp_path / "in", [TASK], [DOCUMENT]), before.folder)
+    assert after.manifest["dataset"] == "own"
+    assert [path.name for path in tmp_path.iterdir() if path.name.startswith(".")] == []
+
+
+def test_out_that_cannot_be_written_is_one_sentence(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (tmp_path / "file").write_text("")
+    arguments = ["dataset=wands", f"source='{FIXTURES / 'wands'}'", f"out='{tmp_path / 'file' / 'out'}'"]
+    assert run(PREPARE.load(arguments)) == 2
+    assert "it cannot be written" in capsys.readouterr().out
+
+
+def _command(*arguments: str) -> subprocess.Popen[str]:
+    command = [sys.executable, "-m", "rl_cluster.prepare", *arguments]
+    return subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
+
+
+def test_command_line_prints_a_summary_and_never_a_question(tmp_path: Path) -> None:
+    process = _command("dataset=browsecomp_plus", f"source={FIXTURES / 'browsecomp_plus'}", f"out={tmp_path / 'out'}")
+    output, _ = process.communicate(timeout=60)
+    assert process.returncode == 0, output
+    assert "2 test tasks" in output
+    assert all(query["text"][:20] not in output for query in expected("browsecomp_plus")["queries"])
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("signal_number", [signal.SIGINT, signal.SIGKILL])
+def test_interrupted_run_leaves_no_output_and_can_be_run_again(tmp_path: Path, signal_number: signal.Signals) -> None:
+    folder = write_own(tmp_path / "in", [TASK], [{"doc_id": f"d{i}", "text": f"{i} " * 40} for i in range(150_000)])
+    arguments = ("dataset=jsonl", f"source={folder}", f"out={tmp_path / 'out'}")
+    process = _command(*arguments)
+    # From then on it writes documents, for a second at least.
+    deadline = time.monotonic() + 60
+    while not (tmp_path / ".out.partial" / "result" / "corpus.parquet").exists():
+        assert time.monotonic() < deadline
+        time.sleep(0.02)
+    process.send_signal(signal_number)
+    output, _ = process.communicate(timeout=60)
+    assert process.returncode == (130 if signal_number == signal.SIGINT else -signal.SIGKILL), output
+    assert not (tmp_path / "out").exists()
+    write_own(folder, [TASK], [DOCUMENT])
+    again = _command(*arguments)
+    assert again.wait(timeout=60) == 0
+    assert sorted(path.name for path in (tmp_path / "out").iterdir()) == [
+        "corpus.parquet",
+        "manifest.json",
+        "tasks.parquet",
+    ]
+    assert not (tmp_path / ".out.partial").exists()
