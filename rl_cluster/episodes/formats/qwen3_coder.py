@@ -23,7 +23,7 @@ class Format:
 
     def parse(self, text: str, tools: list[ToolSpec]) -> ParsedReply:
         spoken = without_thinking(text)
-        calls = [_read_call(*found, tools) for found in _FUNCTION.findall(spoken)]
+        calls = [_read_call(name, body, end, tools) for name, body, end in _FUNCTION.findall(spoken)]
         if not calls and "<tool_call>" in spoken:
             calls = [ToolCall("", {}, "the call names no function; write <function=NAME> inside <tool_call>")]
         return ParsedReply(calls) if calls else ParsedReply(answer=find_answer(spoken))
