@@ -1,0 +1,70 @@
+"""What differs between languages in word search: the stemmer, the stop words, and the locales that mean a language.
+
+A language that is not listed is analysed as plain Unicode words, without stemming and stop words. Chinese, Japanese,
+Korean and Thai text needs no entry: their scripts are cut into overlapping pairs wherever they occur.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from bm25s import stopwords
+
+# Language code (ISO 639-1) -> Snowball stemmer. Vietnamese and Yoruba do not inflect by endings and need none.
+STEMMERS = {
+    "ar": "arabic",
+    "ca": "catalan",
+    "da": "danish",
+    "de": "german",
+    "el": "greek",
+    "en": "english",
+    "es": "spanish",
+    "eu": "basque",
+    "fi": "finnish",
+    "fr": "french",
+    "hi": "hindi",
+    "hu": "hungarian",
+    "hy": "armenian",
+    "id": "indonesian",
+    "it": "italian",
+    "lt": "lithuanian",
+    "ne": "nepali",
+    "nl": "dutch",
+    "no": "norwegian",
+    "pt": "portuguese",
+    "ro": "romanian",
+    "ru": "russian",
+    "sr": "serbian",
+    "sv": "swedish",
+    "ta": "tamil",
+    "tr": "turkish",
+}
+STOP_WORDS = {
+    "da": stopwords.STOPWORDS_DANISH,
+    "de": stopwords.STOPWORDS_GERMAN,
+    "en": stopwords.STOPWORDS_EN,
+    "es": stopwords.STOPWORDS_SPANISH,
+    "fr": stopwords.STOPWORDS_FRENCH,
+    "it": stopwords.STOPWORDS_ITALIAN,
+    "nl": stopwords.STOPWORDS_DUTCH,
+    "no": stopwords.STOPWORDS_NORWEGIAN,
+    "pt": stopwords.STOPWORDS_PORTUGUESE,
+    "ru": stopwords.STOPWORDS_RUSSIAN,
+    "sv": stopwords.STOPWORDS_SWEDISH,
+    "tr": stopwords.STOPWORDS_TURKISH,
+}
+# Names that data sets use for a market or a country instead of a language.
+_MARKETS = {"us": "en", "gb": "en", "jp": "ja", "cn": "zh", "tw": "zh", "kr": "ko", "br": "pt", "nb": "no", "nn": "no"}
+
+
+def language_of(locale: str) -> str:
+    """The language code of a locale such as `en`, `en-GB`, `pt_BR`, `us` or `jp`; `""` for an empty one."""
+    code = locale.replace("_", "-").split("-")[0].strip().lower()
+    return _MARKETS.get(code, code)
+
+
+def analyzer_for(locales: Iterable[str]) -> str:
+    """The name of the analyser that fits texts of these locales: of their language, or `words` where they differ."""
+    languages = {language_of(locale) for locale in locales}
+    language = languages.pop() if len(languages) == 1 else ""
+    return language if language in STEMMERS or language in STOP_WORDS else "words"

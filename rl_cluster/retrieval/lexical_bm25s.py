@@ -1,0 +1,191 @@
+"""BM25 with bm25s: its formulas and its matrix of weights, terms as columns.
+
+bm25s returns documents that share no word with the query, fails where k exceeds the collection and leaves ties to
+chance; and it counts terms in Python. So terms are counted by `postings`, and here the columns of a query's terms are
+added and the k best are chosen.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+from typing import Any
+
+import bm25s
+import numpy as np
+from bm25s import scoring
+
+from rl_cluster.retrieval.arrays import load_array
+from rl_cluster.retrieval.ordering import top_above
+from rl_cluster.retrieval.postings import Postings, count_terms
+from rl_cluster.retrieval.string_table import StringTable
+
+# All compute with float64 and store float32 (relative error 6e-8). Formulas: Lù, "BM25S" (2024), table 1, after
+# Kamphuis et al., "Which BM25 do you mean?" (ECIR 2020).
+VARIANTS = ("lucene", "robertson", "atire", "bm25l", "bm25+")
+_BLOCK_ENTRIES = 4_000_000
+_FILES = {"data": np.float32, "indices": np.int32, "indptr": np.int64}
+
+
+class Bm25sBackend:
+    """Weights of the documents at positions `first` to `first + size`, by columns of terms."""
+
+    def __init__(self, engine: bm25s.BM25, vocabulary: StringTable, term_numbers: np.ndarray, first: int = 0):
+        """`term_numbers`: int32 `[terms]`, the column of each vocabulary entry."""
+        self._engine = engine
+        self._vocabulary = vocabulary
+        self._term_numbers = term_numbers
+        self.first = first
+        self._local = threading.local()
+
+    def __len__(self) -> int:
+        return self._engine.scores["num_docs"]
+
+    @classmethod
+    def build(
+        cls, token_lists: Iterable[Sequence[str]], method: str, k1: float, b: float, delta: float
+    ) -> Bm25sBackend:
+        """Weighs the tokens of each document, in the order of positions."""
+        postings, vocabulary = count_terms(token_lists)
+        engine = bm25s.BM25(method=method, k1=k1, b=b, delta=delta, backend="numpy")
+        engine.vocab_dict = {}
+        engine.nonoccurrence_array, data = _weights(postings, method, k1, b, delta)
+        engine.scores = {
+            "data": data,
+            "indices": postings.documents,
+            "indptr": postings.starts,
+            "num_docs": postings.num_documents,
+        }
+        words = sorted(vocabulary)
+        numbers = np.array([vocabulary[word] for word in words], np.int32)
+        return cls(engine, StringTable.of(words), numbers)
+
+    def search(self, tokens: Sequence[str], k: int, allowed: np.ndarray | None = None) -> list[tuple[int, float]]:
+        """(position, score) of at most k documents that hold one of the tokens, best first, ties by position.
+
+        `allowed`: bool `[documents]`; where it is false a document is left out.
+        """
+        terms = self._terms(tokens)
+        if not terms:
+            return []
+        scores, floor = self._scores(terms, allowed)
+        best = top_above(scores, floor, k)
+        # BM25L and BM25+ give documents without a term a score too; the columns hold what exceeds it.
+        base = 0.0
+        if self._engine.nonoccurrence_array is not None:
+            base = sum(float(self._engine.nonoccurrence_array[term]) * times for term, times in terms.items())
+        return [(self.first + int(i), float(scores[i]) + base) for i in best]
+
+    def _terms(self, tokens: Sequence[str]) -> dict[int, int]:
+        """Term number -> how often it occurs among the tokens, in ascending order of numbers."""
+        terms: dict[int, int] = {}
+        for token in tokens:
+            rank = self._vocabulary.find(token)
+            if rank >= 0:
+                term = int(self._term_numbers[rank])
+                terms[term] = terms.get(term, 0) + 1
+        return dict(sorted(terms.items()))
+
+    def _scores(self, terms: dict[int, int], allowed: np.ndarray | None) -> tuple[np.ndarray, float]:
+        """One score per document, float64, and the value that those of no interest do not exceed."""
+        data, indices, indptr = (self._engine.scores[name] for name in _FILES)
+        scores = getattr(self._local, "scores", None)
+        if scores is None:
+            scores = self._local.scores = np.empty(len(self), np.float64)
+        scores.fill(0.0)
+        weightless = []
+        for term, times in terms.items():
+            column = slice(int(indptr[term]), int(indptr[term + 1]))
+            documents = indices[column]
+            if len(documents) and data[column.start] == 0:
+                weightless.append(documents)
+            else:
+                # A document stands once in a column. Sums of a few float32 numbers are exact in float64, so that
+                # neither the order of the words nor a division into shards can change a score.
+                scores[documents] += times * data[column].astype(np.float64)
+        floor = 0.0
+        if weightless:
+            # A term of idf 0 (in more than half of all documents, with some variants) still makes a document match.
+            matching = scores > 0
+            for documents in weightless:
+                matching[documents] = True
+            scores[~matching] = floor = -np.inf
+        if allowed is not None:
+            scores[~allowed] = floor
+        return scores, floor
+
+    def shard(self, start: int, stop: int) -> Bm25sBackend:
+        """The documents at positions `start` to `stop` with the weights they have among all documents."""
+        data, indices, indptr = (self._engine.scores[name] for name in _FILES)
+        inside = (indices >= start) & (indices < stop)
+        before = np.zeros(len(indices) + 1, np.int64)
+        np.cumsum(inside, out=before[1:])
+        engine = bm25s.BM25(**_parameters(self._engine))
+        engine.vocab_dict = {}
+        engine.nonoccurrence_array = self._engine.nonoccurrence_array
+        engine.scores = {
+            "data": data[inside],
+            "indices": indices[inside] - np.int32(start),
+            "indptr": before[indptr],
+            "num_docs": stop - start,
+        }
+        return Bm25sBackend(engine, self._vocabulary, self._term_numbers, self.first + start)
+
+    def save(self, folder: Path) -> None:
+        """Writes the matrix as bm25s does, and the vocabulary beside it."""
+        self._engine.save(str(folder), show_progress=False)
+        self._vocabulary.save(folder, "vocabulary")
+        np.save(folder / "term_numbers.npy", self._term_numbers)
+
+    @classmethod
+    def load(cls, folder: Path, first: int, **_: Any) -> Bm25sBackend:
+        """Opens a folder memory-mapped. Raises IndexFormatError, OSError, ValueError or KeyError for a damaged one."""
+        for name, dtype in _FILES.items():
+            load_array(folder / f"{name}.csc.index.npy", dtype, 1)
+        engine = bm25s.BM25.load(str(folder), mmap=True, load_corpus=False, load_vocab=False)
+        # Plain views: slicing the memory-mapped subclass costs a Python call each time.
+        engine.scores |= {name: np.asarray(engine.scores[name]) for name in _FILES}
+        numbers = load_array(folder / "term_numbers.npy", np.int32, 1)
+        return cls(engine, StringTable.load(folder, "vocabulary"), numbers, first)
+
+
+def _weights(
+    postings: Postings, method: str, k1: float, b: float, delta: float
+) -> tuple[np.ndarray | None, np.ndarray]:
+    """The score of a term where it does not occur (float32 `[terms]`, or None) and where it does (float32 `[entries]`)."""
+    frequencies = np.diff(postings.starts)
+    # 1 where no document holds a token: then nothing is weighed, and no division by 0 happens on the way.
+    average = float(postings.lengths.mean()) if postings.lengths.any() else 1.0
+    idf = _idf(frequencies, postings.num_documents, method)
+    tfc = scoring._select_tfc_scorer(method)
+    absent = None
+    if method in ("bm25l", "bm25+"):
+        absent = idf * tfc(tf_array=0.0, l_d=average, l_avg=average, k1=k1, b=b, delta=delta)
+    data = np.empty(len(postings.documents), np.float32)
+    term = 0
+    while term < postings.num_terms:
+        # Whole columns, as many as fit into a block: the intermediate values take several times the result.
+        stop = int(np.searchsorted(postings.starts, postings.starts[term] + _BLOCK_ENTRIES, side="right")) - 1
+        stop = max(term + 1, stop)
+        entries = slice(int(postings.starts[term]), int(postings.starts[stop]))
+        lengths = postings.lengths[postings.documents[entries]]
+        counts = postings.counts[entries].astype(np.float64)
+        weights = np.repeat(idf[term:stop], frequencies[term:stop])
+        weights *= tfc(tf_array=counts, l_d=lengths, l_avg=average, k1=k1, b=b, delta=delta)
+        if absent is not None:
+            weights -= np.repeat(absent[term:stop], frequencies[term:stop])
+        data[entries] = weights
+        term = stop
+    return None if absent is None else absent.astype(np.float32), data
+
+
+def _idf(frequencies: np.ndarray, num_documents: int, method: str) -> np.ndarray:
+    """float64 `[terms]`; bm25s' formula takes one frequency at a time, and few different ones occur."""
+    formula = scoring._select_idf_scorer(method)
+    different, where = np.unique(frequencies, return_inverse=True)
+    return np.array([formula(int(df), N=num_documents) for df in different], np.float64)[where]
+
+
+def _parameters(engine: bm25s.BM25) -> dict[str, Any]:
+    return {"method": engine.method, "k1": engine.k1, "b": engine.b, "delta": engine.delta, "backend": "numpy"}
