@@ -19,10 +19,10 @@ from itertools import chain
 import Stemmer
 
 from rl_cluster.errors import ConfigError
-from rl_cluster.retrieval.languages import STEMMERS, STOP_WORDS
+from rl_cluster.retrieval.languages import LANGUAGES, STEMMERS, STOP_WORDS, UNMARKED
 
 PLAIN_ANALYZERS = ("words", "whitespace")
-ANALYZERS = (*PLAIN_ANALYZERS, *sorted({*STEMMERS, *STOP_WORDS}))
+ANALYZERS = (*PLAIN_ANALYZERS, *LANGUAGES)
 _CACHED_RUNS = 500_000
 
 # Blocks of scripts that are written without spaces, and Hangul, whose words carry their particles with them.
@@ -106,6 +106,7 @@ class Analyzer:
         self.settings = settings = settings or AnalysisSettings()
         self._stop_words = frozenset(STOP_WORDS.get(settings.analyzer, ()) if settings.stop_words else ())
         self._stemmer = STEMMERS.get(settings.analyzer) if settings.stem else None
+        self._unmarked = settings.analyzer in UNMARKED
         self._local = threading.local()
         self._cache = _Cache(self._tokens_of_run)
 
@@ -122,6 +123,8 @@ class Analyzer:
         if _STARTS_UNSPACED.match(run):
             return (*run, *(run[i : i + 2] for i in range(len(run) - 1)))
         run = run.translate(_NO_JOINERS)
+        if self._unmarked:
+            run = "".join(char for char in unicodedata.normalize("NFD", run) if unicodedata.category(char) != "Mn")
         tokens = tuple(chain.from_iterable(self._tokens_of_word(part.casefold()) for part in _PART.findall(run)))
         return (run.casefold(), *tokens) if is_identifier(run) else tokens
 

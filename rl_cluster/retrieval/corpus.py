@@ -111,6 +111,10 @@ class Corpus:
     def _positions(self) -> dict[str, int]:
         return {doc_id: position for position, doc_id in enumerate(self.doc_ids)}
 
+    def id_at(self, position: int) -> str:
+        """The id of the document at a position in `[0, len(self))`."""
+        return self._columns[0][position].as_py()
+
     def at(self, position: int) -> Document:
         """The document at a position in `[0, len(self))`."""
         doc_id, title, text, metadata = (column[position].as_py() for column in self._columns)

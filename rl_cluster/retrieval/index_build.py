@@ -12,14 +12,17 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 from rl_cluster.errors import IndexBuildError, IndexFormatError
 from rl_cluster.models.embedder import Embedder, SentenceEmbedder, embedder_digest
+from rl_cluster.retrieval.arrays import load_array
 from rl_cluster.retrieval.corpus import Corpus
 from rl_cluster.retrieval.embeddings import embedding_key, write_embeddings
 from rl_cluster.retrieval.filters import FilterIndex
 from rl_cluster.retrieval.lexical import LexicalIndex
 from rl_cluster.retrieval.manifest import FORMAT_VERSION, MANIFEST_FILE, token_versions, write_manifest
-from rl_cluster.retrieval.self_check import known_answers
+from rl_cluster.retrieval.self_check import known_answers, rows_agree
 from rl_cluster.retrieval.settings import IndexSettings
 
 _TEXT_ROWS = 4096
@@ -109,9 +112,11 @@ def _reuse(key: str, path: Path, root: Path) -> bool:
     for manifest in root.glob(f"*/{MANIFEST_FILE}"):
         try:
             state = json.loads(manifest.read_text(encoding="utf-8"))
-            size = state["files"]["vector/embeddings.npy"]
+            if state["embeddings"] != key:
+                continue
             donor = manifest.parent / "vector" / "embeddings.npy"
-            if state["embeddings"] != key or donor.stat().st_size != size:
+            whole = donor.stat().st_size == state["files"]["vector/embeddings.npy"]
+            if not (whole and rows_agree(state, load_array(donor, np.float32, 2))):
                 continue
             try:
                 os.link(donor, path)

@@ -1,4 +1,4 @@
-"""What differs between languages in word search: the stemmer, the stop words, and the locales that mean a language.
+"""What differs between languages in word search: stemmer, stop words, marks, and the locales that mean a language.
 
 A language that is not listed is analysed as plain Unicode words, without stemming and stop words. Chinese, Japanese,
 Korean and Thai text needs no entry: their scripts are cut into overlapping pairs wherever they occur.
@@ -10,7 +10,8 @@ from collections.abc import Iterable
 
 from bm25s import stopwords
 
-# Language code (ISO 639-1) -> Snowball stemmer. Vietnamese and Yoruba do not inflect by endings and need none.
+# Language code (ISO 639-1) -> Snowball stemmer. Vietnamese and Yoruba do not inflect by endings and need none;
+# compared without their marks, Vietnamese words would be mixed up.
 STEMMERS = {
     "ar": "arabic",
     "ca": "catalan",
@@ -53,6 +54,10 @@ STOP_WORDS = {
     "sv": stopwords.STOPWORDS_SWEDISH,
     "tr": stopwords.STOPWORDS_TURKISH,
 }
+# Languages that are often written without the marks on their letters: words are compared without them. Not
+# so Vietnamese, whose marks tell words apart.
+UNMARKED = frozenset({"ig", "yo"})
+LANGUAGES = tuple(sorted({*STEMMERS, *STOP_WORDS, *UNMARKED}))
 # Names that data sets use for a market or a country instead of a language.
 _MARKETS = {"us": "en", "gb": "en", "jp": "ja", "cn": "zh", "tw": "zh", "kr": "ko", "br": "pt", "nb": "no", "nn": "no"}
 
@@ -67,4 +72,4 @@ def analyzer_for(locales: Iterable[str]) -> str:
     """The name of the analyser that fits texts of these locales: of their language, or `words` where they differ."""
     languages = {language_of(locale) for locale in locales}
     language = languages.pop() if len(languages) == 1 else ""
-    return language if language in STEMMERS or language in STOP_WORDS else "words"
+    return language if language in LANGUAGES else "words"

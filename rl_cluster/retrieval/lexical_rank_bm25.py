@@ -48,7 +48,8 @@ class RankBm25Backend:
         """
         if self._model is None:
             return []
-        scores = self._model.get_scores(list(tokens))
+        with np.errstate(invalid="ignore"):  # b = 1 divides 0 by 0 for a document without tokens, which never matches
+            scores = self._model.get_scores(list(tokens))
         matching = np.array([any(token in counts for token in tokens) for counts in self._model.doc_freqs])
         if allowed is not None:
             matching &= allowed

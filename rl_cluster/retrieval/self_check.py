@@ -32,19 +32,30 @@ def known_answers(corpus: Corpus, lexical: LexicalIndex | None, vector: Any | No
 def check_answers(folder: Path, manifest: dict[str, Any], lexical: LexicalIndex | None, vector: Any | None) -> None:
     """Raises IndexFormatError where an opened index does not give the answers in its manifest."""
     answers = manifest.get("answers", {})
-    for query, expected in answers.get("lexical", []) if lexical is not None else []:
-        assert lexical is not None
-        found = _positions(lexical.search(query, _RESULTS))
-        if found != expected:
-            raise IndexFormatError(
-                f"{folder}: it answers {query!r} with the documents {found} instead of {expected}; delete it and build again."
-            )
-    for position, *expected in answers.get("vector", []) if vector is not None else []:
-        found = _vector_answer(vector, position)
-        if found != expected:
-            raise IndexFormatError(
-                f"{folder}: its vector of document {position} gives {found} instead of {expected}; delete it and build again."
-            )
+    try:
+        for query, expected in answers.get("lexical", []) if lexical is not None else []:
+            assert lexical is not None
+            _compare(folder, repr(query), _positions(lexical.search(query, _RESULTS)), expected)
+        for position, *expected in answers.get("vector", []) if vector is not None else []:
+            _compare(folder, f"the vector of document {position}", _vector_answer(vector, position), expected)
+    except (IndexError, ValueError, OverflowError) as error:  # numbers that point to nowhere
+        if isinstance(error, IndexFormatError):
+            raise
+        raise IndexFormatError(
+            f"{folder}: it cannot answer a known question ({error}); delete it and build again."
+        ) from error
+
+
+def rows_agree(manifest: dict[str, Any], embeddings: np.ndarray) -> bool:
+    """Whether the rows that the manifest's questions are about are what they were."""
+    return all(_product(embeddings, position) == product for position, product, _ in manifest["answers"]["vector"])
+
+
+def _compare(folder: Path, question: str, found: list[Any], expected: list[Any]) -> None:
+    if found != expected:
+        raise IndexFormatError(
+            f"{folder}: it answers {question} with {found} instead of {expected}; delete it and build again."
+        )
 
 
 def _positions(found: list[tuple[int, float]]) -> list[int]:
@@ -56,7 +67,10 @@ def _vector_answer(vector: Any, position: int) -> list[Any]:
 
     A flat index is not searched here: that would read all of it from the disk.
     """
-    row = vector.embeddings[position]
-    product = float((row.astype(np.float64) * vector.embeddings[0].astype(np.float64)).sum())
-    found = [] if vector.settings.kind == "flat" else _positions(vector.search(row, _RESULTS))
-    return [product, found]
+    flat = vector.settings.kind == "flat"
+    found = [] if flat else _positions(vector.search(vector.embeddings[position], _RESULTS))
+    return [_product(vector.embeddings, position), found]
+
+
+def _product(embeddings: np.ndarray, position: int) -> float:
+    return float((embeddings[position].astype(np.float64) * embeddings[0].astype(np.float64)).sum())
