@@ -7,9 +7,25 @@ Korean and Thai text needs no entry: their scripts are cut into overlapping pair
 from __future__ import annotations
 
 from collections.abc import Iterable
+from importlib.util import find_spec, module_from_spec, spec_from_file_location
+from pathlib import Path
+from types import ModuleType
 
-from bm25s import stopwords
 
+def _load_stop_words() -> ModuleType:
+    """The lists in bm25s, without importing bm25s itself: it loads numba, which a process that serves has no use for."""
+    package = find_spec("bm25s")
+    assert package is not None
+    assert package.submodule_search_locations
+    spec = spec_from_file_location("_bm25s_stopwords", Path(package.submodule_search_locations[0]) / "stopwords.py")
+    assert spec is not None
+    assert spec.loader is not None
+    module = module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+stopwords = _load_stop_words()
 # Language code (ISO 639-1) -> Snowball stemmer. Vietnamese and Yoruba do not inflect by endings and need none;
 # compared without their marks, Vietnamese words would be mixed up.
 STEMMERS = {

@@ -106,17 +106,15 @@ class LexicalIndex:
         try:
             state = json.loads((folder / "lexical.json").read_text(encoding="utf-8"))
             settings = lexical_settings_from(state["settings"])
-            method, k1, b, delta = _constants(settings)
-            backend = _BACKENDS[settings.backend].load(folder, state["first"], method=method, k1=k1, b=b, delta=delta)
-            found = len(backend), state["num_documents"]
+            names = ("method", "k1", "b", "delta")
+            constants = dict(zip(names, _constants(settings), strict=True))
+            backend = _BACKENDS[settings.backend].load(folder, state["first"], state["num_documents"], **constants)
         except IndexFormatError:
             raise
         except (OSError, ValueError, KeyError, TypeError) as error:
             raise IndexFormatError(
                 f"{folder}: the lexical index cannot be read ({error}); delete it and build again."
             ) from error
-        if found[0] != found[1]:
-            raise IndexFormatError(f"{folder}: it holds {found[0]} documents of {found[1]}; delete it and build again.")
         return cls(backend, settings)
 
 

@@ -11,6 +11,7 @@ from pathlib import Path
 import numpy as np
 import rank_bm25
 
+from rl_cluster.errors import IndexFormatError
 from rl_cluster.retrieval.arrays import load_array
 from rl_cluster.retrieval.ordering import top_positions
 from rl_cluster.retrieval.string_table import StringTable
@@ -66,12 +67,16 @@ class RankBm25Backend:
         np.save(folder / "lengths.npy", np.array([len(tokens) for tokens in self._documents], np.int64))
 
     @classmethod
-    def load(cls, folder: Path, first: int, method: str, k1: float, b: float, delta: float) -> RankBm25Backend:
+    def load(
+        cls, folder: Path, first: int, num_documents: int, method: str, k1: float, b: float, delta: float
+    ) -> RankBm25Backend:
         """Raises IndexFormatError where a file is missing or damaged."""
         table = StringTable.load(folder, "vocabulary")
         words = [table[rank] for rank in range(len(table))]
         tokens = iter(load_array(folder / "tokens.npy", np.int32, 1).tolist())
         lengths = load_array(folder / "lengths.npy", np.int64, 1).tolist()
+        if len(lengths) != num_documents:
+            raise IndexFormatError(f"{folder}: it holds {len(lengths)} documents of {num_documents}; build it again.")
         loaded = cls.build(([words[next(tokens)] for _ in range(n)] for n in lengths), method, k1, b, delta)
         loaded.first = first
         return loaded

@@ -101,9 +101,11 @@ def test_bm25_every_variant_agrees_with_float64_reference(backend: str, method: 
 
 
 @pytest.mark.parametrize("method", VARIANTS["bm25s"])
-def test_bm25s_weights_equal_those_of_its_own_index(method: str) -> None:
+def test_bm25s_weights_equal_those_of_its_own_index(tmp_path, method: str) -> None:
     texts = _collection(3, 120)
     ours = LexicalIndex.build(texts, LexicalSettings(method, 1.4, 0.6, 0.7, "bm25s", WHITESPACE))
+    ours.save(tmp_path)
+    assert bm25s.BM25.load(str(tmp_path)).scores["num_docs"] == 120
     theirs = bm25s.BM25(method=method, k1=1.4, b=0.6, delta=0.7)
     theirs.index([text.split() for text in texts], show_progress=False)
     for query in ("w0", "w1 w7 w7 w30", "w59 w2"):
@@ -167,7 +169,7 @@ def test_lexical_any_backend_documents_without_words_are_never_found(backend: st
 
 def test_lexical_cut_or_missing_file_is_refused(tmp_path) -> None:
     index = LexicalIndex.build(_collection(8, 40))
-    for name in ("data.csc.index.npy", "vocabulary.bytes.npy", "lexical.json", "params.index.json"):
+    for name in ("data.csc.index.npy", "vocabulary.bytes.npy", "lexical.json", "term_numbers.npy"):
         index.save(tmp_path / name)
         (tmp_path / name / name).write_bytes((tmp_path / name / name).read_bytes()[:20])
         with pytest.raises(IndexFormatError, match="build"):
