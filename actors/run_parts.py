@@ -72,7 +72,8 @@ async def prepare_search(config: Config, model_path: str) -> RunData:
     """Reads the tasks, builds or opens the index, and starts the search service."""
     folder = await asyncio.to_thread(prepare_data, config.data)
     tasks = {split: read_tasks(folder / "tasks.parquet", split, config.data.name) for split in SPLITS}
-    built = _build_index.options(num_cpus=0).remote(str(folder / "corpus.parquet"), config.search.model_dump())
+    locales = sorted({task.locale for split in tasks.values() for task in split})
+    built = _build_index.options(num_cpus=0).remote(str(folder / "corpus.parquet"), config.search.model_dump(), locales)
     try:
         index_folder, index_id, num_documents = await within(config.search.build_timeout_s, built)
     except TimeoutError as error:
@@ -90,6 +91,7 @@ async def prepare_search(config: Config, model_path: str) -> RunData:
         search.replicas,
         search.cpus_per_replica,
         search.max_ongoing_requests,
+        "hybrid_search" in config.environment.tools,
     )
     try:
         await within(search.start_timeout_s, starting)
@@ -113,24 +115,19 @@ async def prepare_search(config: Config, model_path: str) -> RunData:
 
 
 @ray.remote(max_calls=1)  # the process ends and gives its memory back
-def _build_index(corpus_path: str, search: dict[str, Any]) -> tuple[str, str, int]:
+def _build_index(corpus_path: str, search: dict[str, Any], locales: list[str]) -> tuple[str, str, int]:
     """Builds in a process of its own, so that no other one loads retrieval libraries."""
     import os
 
     import torch
 
     from rl_cluster.retrieval.corpus import read_corpus
-    from rl_cluster.retrieval.index import IndexSettings, SearchIndex
-    from rl_cluster.retrieval.lexical import LexicalSettings
+    from rl_cluster.retrieval.index import SearchIndex
+    from rl_cluster.retrieval.settings import settings_from_config
 
     # A task that reserves no CPU is given one thread by Ray; while an index is built, nothing else computes.
     torch.set_num_threads(os.cpu_count() or 1)
-    settings = IndexSettings(
-        lexical=LexicalSettings(**search["lexical"]),
-        embedder=search["embedder"],
-        embed_max_tokens=search["embed_max_tokens"],
-        snippet_words=search["snippet_words"],
-    )
+    settings = settings_from_config(search, locales)
     corpus = read_corpus(corpus_path)
     root = cache_root() / "indexes"
     identity = SearchIndex.open_or_build(corpus, settings, root).index_id

@@ -22,15 +22,15 @@ from actors.remote import within
 from rl_cluster.environments.hits import FoundDocument
 from rl_cluster.errors import ClusterError, SearchRequestError, ToolTimeoutError, ToolUnavailableError
 
-PARTS = {"bm25_search": "lexical", "vector_search": "vector"}
-DEPLOYMENTS = {"bm25_search": "Bm25Replica", "vector_search": "VectorReplica"}
+DEPLOYMENTS = {"bm25_search": "Bm25Replica", "vector_search": "VectorReplica", "hybrid_search": "HybridReplica"}
 HOST = "127.0.0.1"
 
 
 class _Replica:
-    """Holds one part of an index, opened from its folder."""
+    """Answers one search tool over an index, of which it opens the parts that the tool needs."""
 
-    part = ""
+    tool = ""
+    parts: tuple[str, ...] = ()
 
     def __init__(self, folder: str) -> None:
         import torch
@@ -38,11 +38,11 @@ class _Replica:
         from rl_cluster.retrieval.index import SearchIndex
 
         torch.set_num_threads(1)
-        self.index = SearchIndex.open(folder, (self.part,))
+        self.index = SearchIndex.open(folder, self.parts)
         self.index.warm_up()
 
     async def search(self, query: str, k: int, excluded: tuple[str, ...]) -> list[tuple[str, str, str, float]]:
-        hits = await asyncio.to_thread(self.index.search, self.part, query, k, excluded)
+        hits = await asyncio.to_thread(self.index.search, self.tool, query, k, excluded)
         return [(hit.doc_id, hit.title, hit.snippet, hit.score) for hit in hits]
 
     async def document(self, doc_id: str) -> dict[str, Any]:
@@ -58,13 +58,22 @@ class _Replica:
 class Bm25Replica(_Replica):
     """Word search."""
 
-    part = "lexical"
+    tool = "lexical"
+    parts = ("lexical",)
 
 
 class VectorReplica(_Replica):
     """Search by meaning."""
 
-    part = "vector"
+    tool = "vector"
+    parts = ("vector",)
+
+
+class HybridReplica(_Replica):
+    """Search by words and by meaning, fused."""
+
+    tool = "hybrid"
+    parts = ("lexical", "vector")
 
 
 class SearchRequest(BaseModel):
@@ -81,8 +90,12 @@ def _ingress_class(index_id: str) -> type:
 
     @serve.ingress(app)
     class SearchIngress:
-        def __init__(self, bm25: DeploymentHandle, vector: DeploymentHandle) -> None:
+        def __init__(
+            self, bm25: DeploymentHandle, vector: DeploymentHandle, hybrid: DeploymentHandle | None = None
+        ) -> None:
             self.handles = {"bm25_search": bm25, "vector_search": vector}
+            if hybrid is not None:
+                self.handles["hybrid_search"] = hybrid
 
         @app.post("/v1/search")
         async def search(self, request: SearchRequest) -> dict[str, Any]:
@@ -138,8 +151,12 @@ def start_search(
     replicas: int = 1,
     cpus_per_replica: float = 0.0,
     max_ongoing_requests: int = 64,
+    hybrid: bool = False,
 ) -> None:
-    """Deploys the application and returns when it is healthy; a left-over of the same name is replaced."""
+    """Deploys the application and returns when it is healthy; a left-over of the same name is replaced.
+
+    `hybrid`: whether `hybrid_search` is offered beside the other two tools.
+    """
     if not is_serving():
         check_port(port)
     serve.start(http_options={"host": HOST, "port": port}, logging_config={"log_level": "WARNING"})
@@ -151,12 +168,10 @@ def start_search(
         "max_queued_requests": 16 * max_ongoing_requests,
         "ray_actor_options": {"num_cpus": cpus_per_replica},
     }
-    bm25 = serve.deployment(Bm25Replica, **options).bind(folder)
-    vector = serve.deployment(VectorReplica, **options).bind(folder)
+    replicas_of_tools = [Bm25Replica, VectorReplica, HybridReplica] if hybrid else [Bm25Replica, VectorReplica]
+    tools = [serve.deployment(replica, **options).bind(folder) for replica in replicas_of_tools]
     ingress = serve.deployment(_ingress_class(index_id), ray_actor_options={"num_cpus": 0})
-    serve.run(
-        ingress.bind(bm25, vector), name=app_name, route_prefix=f"/{app_name}", logging_config={"log_level": "WARNING"}
-    )
+    serve.run(ingress.bind(*tools), name=app_name, route_prefix=f"/{app_name}", logging_config={"log_level": "WARNING"})
 
 
 def stop_search(app_name: str) -> None:
@@ -169,12 +184,18 @@ class ServeSearchClient:
     """Searches through the deployments' handles; every call has a deadline."""
 
     def __init__(self, app_name: str, timeout_s: float) -> None:
+        self.app_name = app_name
         self.timeout_s = timeout_s
-        self.handles = {tool: serve.get_deployment_handle(name, app_name) for tool, name in DEPLOYMENTS.items()}
+        self.handles = {tool: self._handle(tool) for tool in ("bm25_search", "vector_search")}
+
+    def _handle(self, tool: str) -> DeploymentHandle:
+        return serve.get_deployment_handle(DEPLOYMENTS[tool], self.app_name)
 
     async def search(self, tool: str, query: str, k: int, excluded: tuple[str, ...]) -> list[FoundDocument]:
         """See environments.search.SearchClient."""
         try:
+            if tool not in self.handles:  # hybrid_search, which few runs deploy
+                self.handles[tool] = self._handle(tool)
             response = self.handles[tool].search.remote(query, k, excluded)
             hits = await within(self.timeout_s, response)
         except SearchRequestError:

@@ -19,6 +19,11 @@ Positive = Annotated[int, Field(ge=1)]
 NonNegative = Annotated[int, Field(ge=0)]
 Seconds = Annotated[float, Field(gt=0)]
 Fraction = Annotated[float, Field(ge=0, le=1)]
+# Backend of word search -> the variants of BM25 that it has; a test holds this to what the backends say.
+BM25_VARIANTS = {
+    "bm25s": ("lucene", "robertson", "atire", "bm25l", "bm25+"),
+    "rank_bm25": ("okapi", "bm25l", "bm25+"),
+}
 
 
 class Section(BaseModel):
@@ -38,7 +43,7 @@ class EnvironmentConfig(Section):
     max_turns: Annotated[int, Field(ge=2, le=100)]
     k: Annotated[int, Field(ge=1, le=50)]
     max_k: Annotated[int, Field(ge=1, le=100)]
-    tools: tuple[Literal["bm25_search", "vector_search"], ...] = Field(min_length=1, strict=False)
+    tools: tuple[Literal["bm25_search", "vector_search", "hybrid_search"], ...] = Field(min_length=1, strict=False)
     reward: str
 
     @model_validator(mode="after")
@@ -49,13 +54,49 @@ class EnvironmentConfig(Section):
 
 
 class LexicalConfig(Section):
-    method: Literal["lucene", "robertson", "atire"]
-    k1: Annotated[float, Field(ge=0)]
+    backend: Literal["bm25s", "rank_bm25"]
+    method: Literal["lucene", "robertson", "atire", "okapi", "bm25l", "bm25+"]
+    k1: Annotated[float, Field(gt=0)]
     b: Fraction
+    delta: Annotated[float, Field(ge=0)]
+    analyzer: str
+    stem: bool
+    stop_words: bool
+
+    @model_validator(mode="after")
+    def _backend_has_method(self) -> LexicalConfig:
+        variants = BM25_VARIANTS[self.backend]
+        if self.method not in variants:
+            raise ValueError(
+                f"method={self.method}: {self.backend} has the variants {', '.join(variants)}; set one of them"
+            )
+        return self
+
+
+class VectorConfig(Section):
+    kind: Literal["flat", "hnsw", "ivf_pq"]
+    links: Annotated[int, Field(ge=2)]
+    build_breadth: Positive
+    search_breadth: Positive
+    lists: NonNegative
+    probes: Positive
+    code_bytes: Positive
+    refine: Positive
+
+
+class FusionConfig(Section):
+    method: Literal["rrf", "weighted"]
+    depth: Positive
+    rrf_k: Annotated[float, Field(ge=0)]
+    lexical_weight: Fraction
+    reranker: str | None
+    rerank_depth: Positive
 
 
 class SearchConfig(Section):
     lexical: LexicalConfig
+    vector: VectorConfig
+    fusion: FusionConfig
     embedder: str
     embed_max_tokens: Positive
     snippet_words: Positive

@@ -33,8 +33,12 @@ class IndexFormatError(RLClusterError, ValueError):
     """A search index on disk is incomplete or was written by an incompatible version."""
 
 
+class IndexBuildError(RLClusterError, OSError):
+    """A search index cannot be written: the disk is full, or the folder may not be written to."""
+
+
 class SearchRequestError(RLClusterError, ValueError):
-    """A search request is malformed (empty query, k out of range, unknown tool or index): the caller's fault, never retried."""
+    """A search request is malformed (empty query, k out of range, unknown tool, index or field): the caller's fault, never retried."""
 
 
 class ToolTimeoutError(RLClusterError, TimeoutError):

@@ -32,6 +32,7 @@ def check_inputs(config: Config) -> None:
         get_format(config.model.tool_format)
     _check_resume(config)
     _check_model(config)
+    _check_search(config)
     _check_data(config)
 
 
@@ -73,6 +74,14 @@ def _check_model(config: Config) -> None:
             f"weight_sync.folder={folder} has {free / 1e9:.1f} GB free, but two snapshots of {config.model.name} need "
             f"{2 * size / 1e9:.1f} GB; choose another folder or enlarge it (Docker: --shm-size)."
         )
+
+
+def _check_search(config: Config) -> None:
+    from rl_cluster.models.embedder import resolve_embedder
+    from rl_cluster.retrieval.settings import settings_from_config
+
+    settings_from_config(config.search.model_dump(), ())
+    resolve_embedder(config.search.embedder)
 
 
 def _check_data(config: Config) -> None:

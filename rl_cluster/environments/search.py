@@ -1,4 +1,4 @@
-"""The search environment: two search tools, a ranking of document ids at the end.
+"""The search environment: search tools, a ranking of document ids at the end.
 
 One instance serves one episode and is then thrown away. Text of documents reaches the model as an observation only; it
 is never read as a call or an answer.
@@ -45,6 +45,7 @@ class SearchClient(Protocol):
 _DESCRIPTIONS = {
     "bm25_search": "finds exact words and codes",
     "vector_search": "finds by meaning",
+    "hybrid_search": "finds by words and meaning",
 }
 
 

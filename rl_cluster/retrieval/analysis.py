@@ -2,77 +2,153 @@
 
 Words are runs of Unicode letters, digits and their combining marks, case-folded. A run that is joined by `-`, `_`,
 `.`, `/` or `:` and looks like an identifier (`PRJ-4411-B`, `v2.3.1`, `E_TIMEOUT`) gives one token for the whole and one
-for each part, so that it is found exactly and by its parts. Scripts without spaces between words are not segmented.
+for each part, so that it is found exactly and by its parts. Scripts without spaces between words (Chinese, Japanese,
+Thai, ...) and Korean give every character and every pair of neighbours: a pair stands for a word, and a word of one
+character stays findable.
 """
 
 from __future__ import annotations
 
 import re
-import sys
 import threading
 import unicodedata
+from collections.abc import Callable
 from dataclasses import dataclass
+from itertools import chain
 
 import Stemmer
-from bm25s.stopwords import STOPWORDS_EN
+
+from rl_cluster.errors import ConfigError
+from rl_cluster.retrieval.languages import LANGUAGES, STEMMERS, STOP_WORDS, UNMARKED
+
+PLAIN_ANALYZERS = ("words", "whitespace")
+ANALYZERS = (*PLAIN_ANALYZERS, *LANGUAGES)
+_CACHED_RUNS = 500_000
+
+# Blocks of scripts that are written without spaces, and Hangul, whose words carry their particles with them.
+_UNSPACED_BLOCKS = (
+    (0x0E00, 0x0EFF),  # Thai, Lao
+    (0x1000, 0x109F),  # Myanmar
+    (0x1780, 0x17FF),  # Khmer
+    (0x3005, 0x3007),  # iteration marks of Han
+    (0x3040, 0x312F),  # Hiragana, Katakana, Bopomofo
+    (0x31F0, 0x31FF),
+    (0x3400, 0x4DBF),  # Han
+    (0x4E00, 0x9FFF),
+    (0xAC00, 0xD7A3),  # Hangul
+    (0xF900, 0xFAFF),
+)
+_JOINERS = "\u200c\u200d"  # they shape the letters of one word in Indic and Arabic scripts
+_ASTRAL_HAN = "\U00020000-\U0003ffff"
+_ASTRAL_WORDS = "\U00010000-\U0001cfff"
 
 
-def _mark_ranges() -> str:
-    """Combining marks as a character class: Python's `\\w` leaves them out, which would cut Indic words in pieces."""
-    ranges: list[list[int]] = []
-    for code in range(0x300, min(sys.maxunicode, 0xFFFF)):
-        if unicodedata.category(chr(code)) in ("Mn", "Mc"):
-            if ranges and ranges[-1][1] == code - 1:
-                ranges[-1][1] = code
-            else:
-                ranges.append([code, code])
-    return "".join(f"\\u{low:04x}-\\u{high:04x}" for low, high in ranges)
+def _classes() -> tuple[str, str]:
+    """Character classes of a regular expression: (letters, digits and marks of spaced scripts, of unspaced ones).
+
+    They are spelt out because Python's `\\w` leaves combining marks out, which would cut Indic words in pieces; a class
+    of this form is also faster than a negated one.
+    """
+    found: tuple[list[list[int]], list[list[int]]] = ([], [])
+    for code in range(0x10000):
+        char = chr(code)
+        if not (char.isalnum() or unicodedata.category(char) in ("Mn", "Mc") or char in _JOINERS):
+            continue
+        unspaced = not char.isdigit() and any(low <= code <= high for low, high in _UNSPACED_BLOCKS)
+        ranges = found[unspaced]
+        if ranges and ranges[-1][1] == code - 1:
+            ranges[-1][1] = code
+        else:
+            ranges.append([code, code])
+    spaced, unspaced_class = ("".join(f"\\u{low:04x}-\\u{high:04x}" for low, high in ranges) for ranges in found)
+    return spaced + _ASTRAL_WORDS, unspaced_class + _ASTRAL_HAN
 
 
-_WORD = f"(?:[^\\W_]|[{_mark_ranges()}])+"
-_RUN = re.compile(f"{_WORD}(?:[-_./:]{_WORD})*")
-_PART = re.compile(_WORD)
-_STOP_WORDS = frozenset(STOPWORDS_EN)
+_SPACED, UNSPACED = _classes()
+_RUN = re.compile(f"[{_SPACED}]+(?:[-_./:][{_SPACED}]+)*|[{UNSPACED}]+")
+_PART = re.compile(f"[{_SPACED}]+")
+_STARTS_UNSPACED = re.compile(f"[{UNSPACED}]")
+_JOINED = re.compile("[-_./:]")
+_MARKED = re.compile(r"[\d_]")
+_DIGIT = re.compile(r"\d")
+_NO_JOINERS = dict.fromkeys(map(ord, _JOINERS))
 
 
 @dataclass(frozen=True)
 class AnalysisSettings:
-    """`stem`: English Snowball stemming of plain words; `stop_words`: leave out the most common English words."""
+    """How text becomes tokens. Raises ConfigError for an analyser that does not exist.
+
+    `analyzer`: a language code such as `en` or `hi`; `words`: Unicode words of any language, without stemming and stop
+    words; `whitespace`: what stands between white space, unchanged. For a language, `stem` sets Snowball stemming of
+    plain words and `stop_words` leaves out its most common words.
+    """
 
     stem: bool = True
     stop_words: bool = True
+    analyzer: str = "en"
+
+    def __post_init__(self):
+        if self.analyzer not in ANALYZERS:
+            raise ConfigError(
+                f"search.lexical.analyzer is {self.analyzer!r}; choose one of: auto, {', '.join(ANALYZERS)}."
+            )
 
 
 def is_identifier(run: str) -> bool:
     """True for a run of joined parts that has a digit, an underscore, or capitals only."""
-    joined = any(mark in run for mark in "-_./:")
-    return joined and (any(char.isdigit() for char in run) or "_" in run or run.isupper())
+    return _JOINED.search(run) is not None and (_MARKED.search(run) is not None or run.isupper())
 
 
 class Analyzer:
     """Turns text into tokens; may be shared between threads."""
 
     def __init__(self, settings: AnalysisSettings | None = None):
-        self.settings = settings or AnalysisSettings()
+        self.settings = settings = settings or AnalysisSettings()
+        self._stop_words = frozenset(STOP_WORDS.get(settings.analyzer, ()) if settings.stop_words else ())
+        self._stemmer = STEMMERS.get(settings.analyzer) if settings.stem else None
+        self._unmarked = settings.analyzer in UNMARKED
         self._local = threading.local()
+        self._cache = _Cache(self._tokens_of_run)
 
     def tokens(self, text: str) -> list[str]:
         """Tokens in the order of the text; the whole of an identifier comes before its parts."""
-        found: list[str] = []
-        for match in _RUN.finditer(unicodedata.normalize("NFKC", text)):
-            run = match.group()
-            if is_identifier(run):
-                found.append(run.casefold())
-            for part in _PART.findall(run):
-                word = part.casefold()
-                if self.settings.stop_words and word in _STOP_WORDS:
-                    continue
-                found.append(word)
-        return self._stemmed(found) if self.settings.stem else found
+        if self.settings.analyzer == "whitespace":
+            return text.split()
+        normal = text if text.isascii() else unicodedata.normalize("NFKC", text)
+        return list(chain.from_iterable(map(self._cache.__getitem__, _RUN.findall(normal))))
 
-    def _stemmed(self, words: list[str]) -> list[str]:
+    def _tokens_of_run(self, run: str) -> tuple[str, ...]:
+        if run.isascii() and run.isalnum():  # nearly all, hence first
+            return self._tokens_of_word(run.lower())
+        if _STARTS_UNSPACED.match(run):
+            return (*run, *(run[i : i + 2] for i in range(len(run) - 1)))
+        run = run.translate(_NO_JOINERS)
+        if self._unmarked:
+            run = "".join(char for char in unicodedata.normalize("NFD", run) if unicodedata.category(char) != "Mn")
+        tokens = tuple(chain.from_iterable(self._tokens_of_word(part.casefold()) for part in _PART.findall(run)))
+        return (run.casefold(), *tokens) if is_identifier(run) else tokens
+
+    def _tokens_of_word(self, word: str) -> tuple[str, ...]:
+        if word in self._stop_words:
+            return ()
+        if self._stemmer is None or _DIGIT.search(word):
+            return (word,)
         # A Snowball stemmer keeps state between calls, so each thread has its own.
         stemmer = getattr(self._local, "stemmer", None)
         if stemmer is None:
-            stemmer = self._local.stemmer = Stemmer.Stemmer("english")
-        return [stemmer.stemWord(word) if word.isalpha() else word for word in words]
+            stemmer = self._local.stemmer = Stemmer.Stemmer(self._stemmer)
+        return (stemmer.stemWord(word),)
+
+
+class _Cache(dict[str, tuple[str, ...]]):
+    """The tokens of each run seen so far: most words of a text were seen before, and a look-up costs no Python call."""
+
+    def __init__(self, compute: Callable[[str], tuple[str, ...]]):
+        super().__init__()
+        self._compute = compute
+
+    def __missing__(self, run: str) -> tuple[str, ...]:
+        if len(self) >= _CACHED_RUNS:
+            self.clear()
+        tokens = self[run] = self._compute(run)
+        return tokens

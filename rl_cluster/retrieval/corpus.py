@@ -9,16 +9,20 @@ from __future__ import annotations
 import hashlib
 import json
 import os
+import re
 from collections.abc import Iterable, Iterator
+from functools import cached_property
 from itertools import islice
 from pathlib import Path
 from typing import Any, TypeVar
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
 from rl_cluster.datasets.task import Document
-from rl_cluster.errors import DataError
+from rl_cluster.errors import DataError, IndexFormatError
+from rl_cluster.retrieval.string_table import StringTable
 
 CORPUS_SCHEMA = pa.schema(
     [
@@ -30,17 +34,21 @@ CORPUS_SCHEMA = pa.schema(
     ]
 )
 _BATCH_ROWS = 4096
+_SURROGATE = re.compile("[\ud800-\udfff]")
 _T = TypeVar("_T")
+_ARROW_FILE = "documents.arrow"
 _COLUMNS = ("doc_id", "title", "text", "metadata")
 
 
 class Corpus:
     """A named list of documents, kept as Arrow columns; positions run from 0 to `len(corpus) - 1`."""
 
-    def __init__(self, name: str, table: pa.Table):
+    def __init__(self, name: str, table: pa.Table, sorted_ids: StringTable | None = None):
+        """`sorted_ids`: the ids of the table, where they stand in ascending order there; else they are held in memory."""
         self.name = name
-        self._columns = [table.column(column).combine_chunks() for column in _COLUMNS]
-        self._positions = {doc_id: i for i, doc_id in enumerate(table.column("doc_id").to_pylist())}
+        self._columns = [table.column(column) for column in _COLUMNS]
+        self._sorted_ids = sorted_ids
+        self._size = table.num_rows
 
     @classmethod
     def from_documents(cls, name: str, documents: Iterable[Document]) -> Corpus:
@@ -51,23 +59,61 @@ class Corpus:
             raise DataError(f"The corpus {name!r} has no document; give it at least one.")
         return cls(name, pa.Table.from_batches(batches))
 
+    @classmethod
+    def open(cls, folder: Path, name: str) -> Corpus:
+        """Opens what `save` wrote, memory-mapped. Raises IndexFormatError where it is missing or damaged."""
+        path = folder / _ARROW_FILE
+        try:
+            table = pa.ipc.open_file(pa.memory_map(str(path))).read_all()
+            if not set(_COLUMNS) <= set(table.column_names):
+                raise IndexFormatError(f"{path}: it has the columns {table.column_names}; delete it and build again.")
+        except (OSError, pa.ArrowInvalid) as error:
+            raise IndexFormatError(f"{path}: it cannot be read ({error}); delete it and build again.") from error
+        return cls(name, table, StringTable.load(folder, "ids"))
+
+    def save(self, folder: Path) -> None:
+        """Writes the documents in ascending order of their ids, so that positions and ids agree in order."""
+        order = np.array(sorted(range(len(self)), key=self.doc_ids.__getitem__))
+        # Rows are taken from one piece: from many, Arrow would join them anew each time. Large strings hold over 2 GB.
+        whole = [column.cast(pa.large_string()).combine_chunks() for column in self._columns]
+        schema = pa.schema([(column, pa.string()) for column in _COLUMNS])
+        ids: list[str] = []
+        with pa.OSFile(str(folder / _ARROW_FILE), "wb") as sink, pa.ipc.new_file(sink, schema) as writer:
+            for start in range(0, len(self), _BATCH_ROWS):
+                rows = pa.array(order[start : start + _BATCH_ROWS])
+                columns = [column.take(rows).cast(pa.string()) for column in whole]
+                writer.write_batch(pa.RecordBatch.from_arrays(columns, schema=schema))
+                ids += columns[0].to_pylist()
+        StringTable.of(ids).save(folder, "ids")
+
     def __len__(self) -> int:
-        return len(self._positions)
+        return self._size
 
     def __contains__(self, doc_id: object) -> bool:
-        return doc_id in self._positions
+        return isinstance(doc_id, str) and self.position(doc_id) is not None
 
     def __iter__(self) -> Iterator[Document]:
         return (self.at(position) for position in range(len(self)))
 
-    @property
+    @cached_property
     def doc_ids(self) -> list[str]:
         """All ids in the order of their positions."""
-        return list(self._positions)
+        return self._columns[0].to_pylist()
 
     def position(self, doc_id: str) -> int | None:
         """The position of a document, or None where the corpus has no such id."""
-        return self._positions.get(doc_id)
+        if self._sorted_ids is None:
+            return self._positions.get(doc_id)
+        rank = self._sorted_ids.find(doc_id)
+        return None if rank < 0 else rank
+
+    @cached_property
+    def _positions(self) -> dict[str, int]:
+        return {doc_id: position for position, doc_id in enumerate(self.doc_ids)}
+
+    def id_at(self, position: int) -> str:
+        """The id of the document at a position in `[0, len(self))`."""
+        return self._columns[0][position].as_py()
 
     def at(self, position: int) -> Document:
         """The document at a position in `[0, len(self))`."""
@@ -86,13 +132,20 @@ class Corpus:
         titles, texts = (self._columns[i].slice(start, size).to_pylist() for i in (1, 2))
         return list(zip(titles, texts, strict=True))
 
+    def metadata(self) -> Iterator[dict[str, Any]]:
+        """The metadata of all documents in their order."""
+        for start in range(0, len(self), _BATCH_ROWS):
+            yield from map(json.loads, self._columns[3].slice(start, _BATCH_ROWS).to_pylist())
+
     def digest(self) -> str:
         """sha256 (hex) over name and documents in their order."""
         digest = hashlib.sha256(self.name.encode())
         for start in range(0, len(self), _BATCH_ROWS):
-            columns = [column.slice(start, _BATCH_ROWS).to_pylist() for column in self._columns]
-            for row in zip(*columns, strict=True):
-                digest.update(json.dumps(row, ensure_ascii=False).encode())
+            for column in self._columns:
+                values = pa.array(column.slice(start, _BATCH_ROWS).to_pylist(), pa.string())
+                # Lengths and bytes of a block of rows: the same however the rows are spread over Arrow's chunks.
+                for buffer in values.buffers()[1:]:
+                    digest.update(buffer)
         return digest.hexdigest()
 
 
@@ -148,12 +201,14 @@ def _rows_of(documents: Iterable[Document]) -> Iterator[_Row]:
 
 
 def _jsonl_rows(path: Path) -> Iterator[_Row]:
-    with path.open(encoding="utf-8") as stream:
+    with path.open("rb") as stream:
         for number, line in enumerate(stream, start=1):
             if not line.strip():
                 continue
             try:
-                row = json.loads(line)
+                row = json.loads(line.decode("utf-8"))
+            except UnicodeDecodeError as error:
+                raise DataError(f"{path}: row {number} is not UTF-8 ({error.reason}); save it as UTF-8.") from error
             except json.JSONDecodeError as error:
                 raise DataError(f"{path}: row {number} is not JSON ({error.msg}); write one object a line.") from error
             if not isinstance(row, dict):
@@ -182,14 +237,20 @@ def _parquet_rows(path: Path, name: str | None) -> tuple[str, Iterator[_Row]]:
             raise DataError(f"{path}: it has no corpus {name!r}; choose one of: {', '.join(sorted(names))}.")
         name = name or (names[0] if names else path.stem)
     name = name or path.stem
-    return name, _parquet_row_iterator(file, present, name)
+    return name, _parquet_row_iterator(path, file, present, name)
 
 
-def _parquet_row_iterator(file: pq.ParquetFile, present: set[str], name: str) -> Iterator[_Row]:
+def _parquet_row_iterator(path: Path, file: pq.ParquetFile, present: set[str], name: str) -> Iterator[_Row]:
     number = 0
     wanted = [column for column in CORPUS_SCHEMA.names if column in present]
     for batch in file.iter_batches(batch_size=_BATCH_ROWS, columns=wanted):
-        for row in batch.to_pylist():
+        try:
+            rows = batch.to_pylist()
+        except UnicodeDecodeError as error:
+            raise DataError(
+                f"{path}: a text after row {number} is not UTF-8 ({error.reason}); write it as UTF-8."
+            ) from error
+        for row in rows:
             number += 1
             if row.get("corpus") in (None, name):
                 title = row.get("title")
@@ -212,7 +273,13 @@ def _checked(rows: Iterable[_Row], where: str, unit: str) -> Iterator[tuple[str,
             if not isinstance(value, str):
                 kind = type(value).__name__
                 raise DataError(f"{at} ({doc_id!r}) has the {label} {value!r}, a {kind}; write it as a string.")
-        yield doc_id, title, text, _metadata_json(metadata, f"{at} ({doc_id!r})")
+        attributes = _metadata_json(metadata, f"{at} ({doc_id!r})")
+        for label, value in (("doc_id", doc_id), ("title", title), ("text", text), ("metadata", attributes)):
+            if not value.isascii() and (found := _SURROGATE.search(value)):
+                raise DataError(
+                    f"{at} ({doc_id!r}) has half a character (U+{ord(found.group()):04X}) in its {label}; repair its encoding."
+                )
+        yield doc_id, title, text, attributes
 
 
 def _metadata_json(metadata: Any, at: str) -> str:

@@ -1,105 +1,106 @@
-"""The search index of one corpus: built once, kept in a folder, opened whole or in parts.
+"""The search index of one corpus: opened whole or in parts, and asked.
 
-A folder holds `manifest.json`, `corpus.parquet`, `lexical/` and `embeddings.npy`. It appears under its name only when
-it is complete. Its content id is a digest of documents and settings: equal ids give equal results.
+A folder holds `manifest.json`, the documents, `filters/`, `lexical/` and `vector/`; see `index_build` for how it is made.
+Its content id is a digest of documents and settings: equal ids give equal answers, in whatever order questions come and
+however many come at once. Documents lie in the order of their ids, so that ties by position are ties by id.
 """
 
 from __future__ import annotations
 
-import contextlib
-import hashlib
-import json
-import os
-import shutil
-import uuid
-from collections.abc import Collection
-from dataclasses import asdict, dataclass, field
-from importlib.metadata import PackageNotFoundError, version
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from rl_cluster.datasets.task import Document
-from rl_cluster.errors import ConfigError, IndexFormatError, SearchRequestError
-from rl_cluster.models.embedder import DEFAULT_EMBEDDER, Embedder, SentenceEmbedder, embedder_digest
-from rl_cluster.retrieval.analysis import AnalysisSettings, Analyzer
-from rl_cluster.retrieval.corpus import Corpus, read_corpus, write_corpus
-from rl_cluster.retrieval.lexical import LexicalIndex, LexicalSettings
-from rl_cluster.retrieval.snippets import DEFAULT_SNIPPET_WORDS, clean, snippet
+from rl_cluster.errors import IndexFormatError, SearchRequestError
+from rl_cluster.models.embedder import Embedder, SentenceEmbedder
+from rl_cluster.retrieval import index_build
+from rl_cluster.retrieval.analysis import Analyzer
+from rl_cluster.retrieval.corpus import Corpus
+from rl_cluster.retrieval.filters import FilterIndex, Filters
+from rl_cluster.retrieval.fusion import fuse, reordered
+from rl_cluster.retrieval.index_build import content_id
+from rl_cluster.retrieval.lexical import LexicalIndex
+from rl_cluster.retrieval.manifest import read_manifest
+from rl_cluster.retrieval.passages import passages, word_spans
+from rl_cluster.retrieval.rerank import CrossEncoderReranker, Reranker
+from rl_cluster.retrieval.self_check import check_answers
+from rl_cluster.retrieval.settings import PARTS, IndexSettings
+from rl_cluster.retrieval.snippets import best_window, clean
 
-FORMAT_VERSION = 1
-TOOLS = ("lexical", "vector")
+__all__ = ["MAX_K", "TOOLS", "DocumentPart", "Hit", "IndexSettings", "SearchIndex", "content_id"]
+
+TOOLS = (*PARTS, "hybrid")
 MAX_K = 100
-_LIBRARIES = ("bm25s", "faiss-cpu", "faiss-gpu", "sentence-transformers", "numpy", "PyStemmer")
-_ENCODE_ROWS = 2048
-
-
-@dataclass(frozen=True)
-class IndexSettings:
-    """What an index is built with.
-
-    `parts`: the tools it answers; `embedder`: see `rl_cluster.models.embedder`; `embed_max_tokens`: longer texts are cut
-    before they are embedded; `snippet_words`: the most words of a snippet (it changes answers, hence the content id).
-    """
-
-    parts: tuple[str, ...] = TOOLS
-    lexical: LexicalSettings = field(default_factory=LexicalSettings)
-    embedder: str = DEFAULT_EMBEDDER
-    embed_max_tokens: int = 128
-    snippet_words: int = DEFAULT_SNIPPET_WORDS
-
-    def __post_init__(self):
-        unknown = [part for part in self.parts if part not in TOOLS]
-        if unknown or not self.parts:
-            raise ConfigError(f"search.parts is {list(self.parts)}; choose from: {', '.join(TOOLS)}.")
-        for name in ("embed_max_tokens", "snippet_words"):
-            if getattr(self, name) < 1:
-                raise ConfigError(f"search.{name} is {getattr(self, name)}; give a number of at least 1.")
+MAX_QUERY_CHARACTERS = 32_768
 
 
 @dataclass(frozen=True)
 class Hit:
-    """One search result. `score` is comparable within one answer only."""
+    """One search result. `score` is comparable within one answer only; `part` is where the snippet stands in the document."""
 
     doc_id: str
     title: str
     score: float
     snippet: str
+    part: int = 1
 
 
-def content_id(corpus: Corpus, settings: IndexSettings) -> str:
-    """sha256 (hex, 32 digits) over the documents, the settings and the embedder's weights."""
-    state: dict[str, Any] = {"format": FORMAT_VERSION, "corpus": corpus.digest(), "settings": asdict(settings)}
-    if "vector" in settings.parts:
-        state["embedder"] = embedder_digest(settings.embedder)
-    return hashlib.sha256(json.dumps(state, sort_keys=True).encode()).hexdigest()[:32]
+@dataclass(frozen=True)
+class DocumentPart:
+    """One part of a document: `part` of `parts`, from 1, at characters `start` to `end` of its text."""
+
+    doc_id: str
+    title: str
+    text: str
+    part: int
+    parts: int
+    start: int
+    end: int
 
 
 class SearchIndex:
-    """Answers searches over one corpus. Made by `build`, `open` or `open_or_build`."""
+    """Answers searches over one corpus; may be shared between threads. Made by `build`, `open` or `open_or_build`."""
 
     def __init__(
         self,
         corpus: Corpus,
         settings: IndexSettings,
         manifest: dict[str, Any],
+        filters: FilterIndex,
         lexical: LexicalIndex | None,
         vector: Any | None,
         embedder: Embedder | None,
+        reranker: Reranker | None,
     ):
         self.corpus = corpus
         self.settings = settings
         self.manifest = manifest
+        self._filters = filters
         self._lexical = lexical
         self._vector = vector
         self._embedder = embedder
-        self._analyzer = Analyzer(settings.lexical.analysis)
+        self._reranker = reranker
+        self._analyzer = lexical.analyzer if lexical else Analyzer(settings.lexical.analysis)
 
     @property
     def index_id(self) -> str:
         """The content id."""
         return self.manifest["content_id"]
+
+    @property
+    def filter_fields(self) -> list[str]:
+        """The fields of metadata that a search can be limited by."""
+        return self._filters.fields
+
+    @property
+    def tools(self) -> list[str]:
+        """The search tools that this index was opened with."""
+        loaded = [name for name, part in zip(PARTS, (self._lexical, self._vector), strict=True) if part is not None]
+        return [*loaded, "hybrid"] if len(loaded) == len(PARTS) else loaded
 
     @classmethod
     def build(
@@ -107,44 +108,34 @@ class SearchIndex:
     ) -> SearchIndex:
         """Builds the index of `corpus` into `folder`, which must not exist or be empty, and opens it.
 
-        `embedder` replaces the one that `settings` names (its vectors are not part of the content id).
+        `embedder` replaces the one that `settings` names (its vectors are not part of the content id). Raises
+        IndexBuildError where the folder cannot be written; embeddings made so far are kept beside it for the next try.
         """
-        folder = Path(folder)
-        if folder.exists() and any(folder.iterdir()):
-            raise IndexFormatError(f"{folder}: the folder is not empty; delete it or choose another one.")
-        identity = content_id(corpus, settings)
-        partial = folder.with_name(f".{folder.name}.{uuid.uuid4().hex[:8]}.partial")
-        partial.mkdir(parents=True)
-        try:
-            _write(partial, corpus, settings, identity, embedder)
-            if folder.exists():
-                folder.rmdir()
-            partial.rename(folder)
-        finally:
-            shutil.rmtree(partial, ignore_errors=True)
+        index_build.build(corpus, settings, Path(folder), embedder)
         return cls.open(folder, embedder=embedder)
 
     @classmethod
     def open(
-        cls, folder: str | Path, parts: tuple[str, ...] | None = None, *, embedder: Embedder | None = None
+        cls,
+        folder: str | Path,
+        parts: tuple[str, ...] | None = None,
+        *,
+        embedder: Embedder | None = None,
+        reranker: Reranker | None = None,
     ) -> SearchIndex:
-        """Opens a folder; `parts` limits what is loaded (default: all that was built).
+        """Opens a folder, memory-mapped; `parts` limits what is loaded (default: all that was built).
 
         The embedder is loaded at the first vector search. Raises IndexFormatError where the folder is incomplete, was
-        written by another format version, or lacks a part that is asked for.
+        written by another format version, lacks a part that is asked for, or gives wrong answers to known questions.
         """
         folder = Path(folder)
-        manifest = _read_manifest(folder)
-        settings = _settings_from(manifest["settings"], folder)
+        manifest, settings = read_manifest(folder)
         parts = settings.parts if parts is None else parts
         for part in parts:
             if part not in settings.parts:
                 raise IndexFormatError(f"{folder}: it has no part {part!r}; build it with search.parts including it.")
-        corpus = read_corpus(folder / "corpus.parquet")
-        if len(corpus) != manifest["num_documents"]:
-            raise IndexFormatError(
-                f"{folder}: it holds {len(corpus)} documents of {manifest['num_documents']}; delete it and build again."
-            )
+        corpus = Corpus.open(folder, manifest["corpus"])
+        filters = FilterIndex.load(folder / "filters")
         lexical = vector = None
         if "lexical" in parts:
             lexical = LexicalIndex.load(folder / "lexical")
@@ -152,14 +143,17 @@ class SearchIndex:
             # Imported here so that a process for word search alone never loads faiss.
             from rl_cluster.retrieval.vector import VectorIndex
 
-            vector = VectorIndex.load(folder / "embeddings.npy")
+            vector = VectorIndex.load(folder / "vector", settings.vector)
             embedder = embedder or SentenceEmbedder(settings.embedder, max_tokens=settings.embed_max_tokens)
-        for name, part in (("lexical", lexical), ("vector", vector)):
-            if part is not None and len(part) != len(corpus):
+        for name, part in (("corpus", corpus), ("lexical part", lexical), ("vector part", vector)):
+            if part is not None and len(part) != manifest["num_documents"]:
                 raise IndexFormatError(
-                    f"{folder}: the {name} part has {len(part)} documents of {len(corpus)}; delete it and build again."
+                    f"{folder}: the {name} has {len(part)} documents of {manifest['num_documents']}; delete it and build again."
                 )
-        return cls(corpus, settings, manifest, lexical, vector, embedder)
+        check_answers(folder, manifest, lexical, vector)
+        if settings.fusion.reranker and lexical and vector:
+            reranker = reranker or CrossEncoderReranker(settings.fusion.reranker)
+        return cls(corpus, settings, manifest, filters, lexical, vector, embedder, reranker)
 
     @classmethod
     def open_or_build(
@@ -177,35 +171,49 @@ class SearchIndex:
             try:
                 return cls.open(folder, parts, embedder=embedder)
             except IndexFormatError:
-                _discard(folder)
+                index_build.discard(folder)
         try:
-            cls.build(corpus, settings, folder, embedder=embedder)
+            index_build.build(corpus, settings, folder, embedder)
         except (OSError, IndexFormatError):
             # Another process may have finished the same folder first: then it is as good as ours.
             if not (folder / "manifest.json").is_file():
                 raise
         return cls.open(folder, parts, embedder=embedder)
 
-    def search(self, tool: str, query: str, k: int, excluded: Collection[str] = ()) -> list[Hit]:
-        """At most k hits, best first, ties in the order of the corpus; `excluded` ids are never among them.
+    def search(
+        self, tool: str, query: str, k: int, excluded: Collection[str] = (), filters: Filters | None = None
+    ) -> list[Hit]:
+        """At most k hits, best first, ties by id; `excluded` ids are never among them.
 
-        Word search gives only documents that share a word with the query. Raises SearchRequestError for an empty query,
-        k outside 1 to 100, or a tool this index was not opened with.
+        `tool`: `lexical`, `vector` or `hybrid`. Word search gives only documents that share a word with the query. `filters`:
+        conditions on metadata, see `retrieval.filters`. Raises SearchRequestError for a query that is empty, too long or no
+        text, k outside 1 to 100, a condition on an unknown field or of the wrong type, or a tool this index was not opened
+        with.
         """
-        if not isinstance(query, str) or not query.strip():
-            raise SearchRequestError("The query is empty; write at least one word.")
-        if not isinstance(k, int) or isinstance(k, bool) or not 1 <= k <= MAX_K:
-            raise SearchRequestError(f"k is {k!r}; give a whole number from 1 to {MAX_K}.")
-        banned = {p for p in (self.corpus.position(doc_id) for doc_id in excluded) if p is not None}
-        if tool == "lexical" and self._lexical is not None:
-            found = self._lexical.search(query, k, banned)
-        elif tool == "vector" and self._vector is not None and self._embedder is not None:
-            found = self._vector.search(self._embedder.encode([query])[0], k, banned)
-        else:
-            loaded = [name for name, part in (("lexical", self._lexical), ("vector", self._vector)) if part is not None]
-            raise SearchRequestError(f"There is no search tool {tool!r} here; choose one of: {', '.join(loaded)}.")
+        found = self._found(tool, query, k, excluded, filters)
         tokens = self._analyzer.tokens(query)
         return [self._hit(position, score, tokens) for position, score in found]
+
+    def rank(
+        self, tool: str, query: str, k: int, excluded: Collection[str] = (), filters: Filters | None = None
+    ) -> list[tuple[str, float]]:
+        """(id, score) of the hits of `search`, without the time that snippets take."""
+        return [(self.corpus.id_at(i), score) for i, score in self._found(tool, query, k, excluded, filters)]
+
+    def search_many(
+        self,
+        tool: str,
+        queries: Sequence[str],
+        k: int,
+        excluded: Collection[str] = (),
+        filters: Filters | None = None,
+    ) -> list[list[Hit]]:
+        """The answers of `search` to several queries, in their order; a query that occurs twice is answered once.
+
+        Each query is embedded by itself: in a batch, padding would change the last digits of its vector.
+        """
+        answers = {query: self.search(tool, query, k, excluded, filters) for query in dict.fromkeys(queries)}
+        return [answers[query] for query in queries]
 
     def document(self, doc_id: str) -> Document:
         """Raises SearchRequestError where the corpus has no such document."""
@@ -216,84 +224,86 @@ class SearchIndex:
             )
         return document
 
+    def read_document(self, doc_id: str, part: int = 1, excluded: Collection[str] = ()) -> DocumentPart:
+        """One part of a document, about 200 words; hits name the part that their snippet is from.
+
+        Raises SearchRequestError for an unknown or excluded id and for a part that the document does not have.
+        """
+        if doc_id in excluded:
+            raise SearchRequestError(f"The document {doc_id!r} must not be shown for this task; use an id of a hit.")
+        document = self.document(doc_id)
+        parts = passages(document.text)
+        if not isinstance(part, int) or isinstance(part, bool) or not 1 <= part <= len(parts):
+            raise SearchRequestError(f"part is {part!r}; the document {doc_id!r} has the parts 1 to {len(parts)}.")
+        found = parts[part - 1]
+        text = document.text[found.start : found.end]
+        return DocumentPart(doc_id, document.title, text, part, len(parts), found.start, found.end)
+
     def warm_up(self) -> None:
-        """Loads what is loaded lazily (the embedder), so that the first search is as quick as the others."""
+        """Loads what is loaded lazily (embedder, re-ranker), so that the first search is as quick as the others."""
         if self._embedder is not None:
             self._embedder.encode(["warm up"])
+        if self._reranker is not None:
+            self._reranker.scores("warm up", ["warm up"])
+
+    def _found(
+        self, tool: str, query: str, k: int, excluded: Collection[str], filters: Filters | None
+    ) -> list[tuple[int, float]]:
+        """(position, score) of the hits of `search`."""
+        _check_request(query, k)
+        if tool not in self.tools:
+            raise SearchRequestError(f"There is no search tool {tool!r} here; choose one of: {', '.join(self.tools)}.")
+        allowed = self._allowed(excluded, filters)
+        if tool != "hybrid":
+            return self._ranking(tool, query, k, allowed)
+        depth = max(k, self.settings.fusion.depth)
+        lexical, vector = (self._ranking(part, query, depth, allowed) for part in PARTS)
+        return self._reranked(query, fuse(lexical, vector, self.settings.fusion))[:k]
+
+    def _allowed(self, excluded: Collection[str], filters: Filters | None) -> np.ndarray | None:
+        """bool `[documents]`, true for those that may be shown; None where all may."""
+        allowed = self._filters.allowed(filters) if filters else None
+        banned = [p for p in (self.corpus.position(doc_id) for doc_id in excluded) if p is not None]
+        if banned:
+            allowed = np.ones(len(self.corpus), bool) if allowed is None else allowed
+            allowed[banned] = False
+        return allowed
+
+    def _ranking(self, part: str, query: str, k: int, allowed: np.ndarray | None) -> list[tuple[int, float]]:
+        if part == "lexical":
+            assert self._lexical is not None
+            return self._lexical.search(query, k, allowed=allowed)
+        assert self._vector is not None
+        assert self._embedder is not None
+        return self._vector.search(self._embedder.encode([query])[0], k, allowed=allowed)
+
+    def _reranked(self, query: str, ranking: list[tuple[int, float]]) -> list[tuple[int, float]]:
+        if self._reranker is None or not ranking:
+            return ranking
+        documents = [self.corpus.at(position) for position, _ in ranking[: self.settings.fusion.rerank_depth]]
+        scores = self._reranker.scores(query, [f"{document.title}. {document.text}" for document in documents])
+        return reordered(ranking, scores.tolist())
 
     def _hit(self, position: int, score: float, tokens: list[str]) -> Hit:
         document = self.corpus.at(position)
-        text = snippet(document.text, tokens, self._analyzer, self.settings.snippet_words)
-        return Hit(document.doc_id, clean(document.title), score, text)
+        text = document.text
+        words = word_spans(text)
+        start, end = best_window(text, words, tokens, self._analyzer, self.settings.snippet_words)
+        middle = (start + end) // 2
+        part = next(p.number for p in passages(text, spans=words) if middle < p.end or p.end == len(text))
+        return Hit(document.doc_id, clean(document.title), score, clean(text[start:end]), part)
 
 
-def _write(folder: Path, corpus: Corpus, settings: IndexSettings, identity: str, embedder: Embedder | None) -> None:
-    write_corpus(folder / "corpus.parquet", corpus.name, corpus)
-    if "lexical" in settings.parts:
-        texts = (f"{title}\n{text}" for title, text in corpus.texts())
-        LexicalIndex.build(texts, settings.lexical).save(folder / "lexical")
-    if "vector" in settings.parts:
-        embedder = embedder or SentenceEmbedder(settings.embedder, max_tokens=settings.embed_max_tokens)
-        blocks = []
-        for start in range(0, len(corpus), _ENCODE_ROWS):
-            blocks.append(embedder.encode([f"{t}. {x}" for t, x in corpus.texts(start, start + _ENCODE_ROWS)]))
-        np.save(folder / "embeddings.npy", np.concatenate(blocks))
-    files = {
-        path.relative_to(folder).as_posix(): path.stat().st_size for path in sorted(folder.rglob("*")) if path.is_file()
-    }
-    manifest = {
-        "format": FORMAT_VERSION,
-        "content_id": identity,
-        "corpus": corpus.name,
-        "num_documents": len(corpus),
-        "settings": asdict(settings),
-        "libraries": _library_versions(),
-        "files": files,
-    }
-    (folder / "manifest.json").write_text(json.dumps(manifest, indent=1, sort_keys=True), encoding="utf-8")
-
-
-def _library_versions() -> dict[str, str]:
-    found = {}
-    for name in _LIBRARIES:
-        try:
-            found[name] = version(name)
-        except PackageNotFoundError:
-            continue
-    return found
-
-
-def _read_manifest(folder: Path) -> dict[str, Any]:
-    path = folder / "manifest.json"
+def _check_request(query: Any, k: Any) -> None:
+    if not isinstance(query, str) or not query.strip():
+        raise SearchRequestError("The query is empty; write at least one word.")
+    if len(query) > MAX_QUERY_CHARACTERS:
+        raise SearchRequestError(f"The query has {len(query)} characters; give at most {MAX_QUERY_CHARACTERS}.")
     try:
-        manifest = json.loads(path.read_text(encoding="utf-8"))
-    except (OSError, ValueError) as error:
-        raise IndexFormatError(f"{folder}: it is no complete index ({error}); delete it and build again.") from error
-    if not isinstance(manifest, dict) or manifest.get("format") != FORMAT_VERSION:
-        found = manifest.get("format") if isinstance(manifest, dict) else None
-        raise IndexFormatError(f"{folder}: its format is {found!r}, not {FORMAT_VERSION}; delete it and build again.")
-    for name, size in manifest.get("files", {}).items():
-        file = folder / name
-        if not file.is_file() or file.stat().st_size != size:
-            raise IndexFormatError(f"{folder}: the file {name} is missing or cut; delete the folder and build again.")
-    return manifest
-
-
-def _settings_from(state: dict[str, Any], folder: Path) -> IndexSettings:
-    try:
-        lexical = dict(state["lexical"])
-        lexical["analysis"] = AnalysisSettings(**lexical["analysis"])
-        rest = {**state, "lexical": LexicalSettings(**lexical), "parts": tuple(state["parts"])}
-        return IndexSettings(**rest)
-    except (KeyError, TypeError, ValueError) as error:
-        raise IndexFormatError(
-            f"{folder}: its settings cannot be read ({error}); delete it and build again."
+        query.encode("utf-8")
+    except UnicodeEncodeError as error:
+        raise SearchRequestError(
+            f"The query has half a character (U+{ord(query[error.start]):04X}) at {error.start}; repair its encoding."
         ) from error
-
-
-def _discard(folder: Path) -> None:
-    # Renamed first: the name is free at once, and a crash while deleting leaves nothing that looks like an index.
-    doomed = folder.with_name(f".{folder.name}.{os.getpid()}.discarded")
-    with contextlib.suppress(FileNotFoundError):  # another process was quicker
-        folder.rename(doomed)
-    shutil.rmtree(doomed, ignore_errors=True)
+    if not isinstance(k, int) or isinstance(k, bool) or not 1 <= k <= MAX_K:
+        raise SearchRequestError(f"k is {k!r}; give a whole number from 1 to {MAX_K}.")

@@ -1,105 +1,127 @@
-"""Word search: BM25 over the tokens of title and text.
-
-bm25s computes the scores. It returns documents that score 0, fails where k exceeds the collection and leaves ties to
-chance, so the choice of the k best is made here.
-"""
+"""Word search: BM25 over the tokens of title and text."""
 
 from __future__ import annotations
 
 import json
 from collections.abc import Collection, Iterable
 from dataclasses import asdict, dataclass, field
+from itertools import pairwise
 from pathlib import Path
 
-import bm25s
 import numpy as np
 
 from rl_cluster.errors import ConfigError, IndexFormatError
 from rl_cluster.retrieval.analysis import AnalysisSettings, Analyzer
-from rl_cluster.retrieval.ordering import top_positions
+from rl_cluster.retrieval.lexical_bm25s import VARIANTS as BM25S_VARIANTS
+from rl_cluster.retrieval.lexical_bm25s import Bm25sBackend
+from rl_cluster.retrieval.lexical_rank_bm25 import VARIANTS as RANK_BM25_VARIANTS
+from rl_cluster.retrieval.lexical_rank_bm25 import RankBm25Backend
 
-# The other methods of bm25s give a positive score to documents that hold no word of the query.
-METHODS = ("lucene", "robertson", "atire")
+# Backend -> the variants it has.
+VARIANTS = {"bm25s": BM25S_VARIANTS, "rank_bm25": RANK_BM25_VARIANTS}
+_BACKENDS = {"bm25s": Bm25sBackend, "rank_bm25": RankBm25Backend}
 
 
 @dataclass(frozen=True)
 class LexicalSettings:
-    """BM25 variant and its constants. Raises ConfigError for values out of range."""
+    """BM25 variant and its constants; `delta` is that of `bm25l` and `bm25+`. Raises ConfigError for values out of range."""
 
     method: str = "lucene"
     k1: float = 1.2
     b: float = 0.75
+    delta: float = 1.0
+    backend: str = "bm25s"
     analysis: AnalysisSettings = field(default_factory=AnalysisSettings)
 
     def __post_init__(self):
-        if self.method not in METHODS:
-            raise ConfigError(f"search.method is {self.method!r}; choose one of: {', '.join(METHODS)}.")
+        if self.backend not in VARIANTS:
+            raise ConfigError(f"search.lexical.backend is {self.backend!r}; choose one of: {', '.join(VARIANTS)}.")
+        variants = VARIANTS[self.backend]
+        if self.method not in variants:
+            raise ConfigError(
+                f"search.lexical.method is {self.method!r}; {self.backend} has the variants {', '.join(variants)}."
+            )
         if not self.k1 > 0:
-            raise ConfigError(f"search.k1 is {self.k1}; give a number above 0.")
+            raise ConfigError(f"search.lexical.k1 is {self.k1}; give a number above 0.")
         if not 0 <= self.b <= 1:
-            raise ConfigError(f"search.b is {self.b}; give a number from 0 to 1.")
+            raise ConfigError(f"search.lexical.b is {self.b}; give a number from 0 to 1.")
+        if not self.delta >= 0:
+            raise ConfigError(f"search.lexical.delta is {self.delta}; give a number of at least 0.")
 
 
 class LexicalIndex:
     """A BM25 index; documents are named by their positions."""
 
-    def __init__(self, engine: bm25s.BM25, settings: LexicalSettings, num_documents: int):
-        self._engine = engine
+    def __init__(self, backend: Bm25sBackend | RankBm25Backend, settings: LexicalSettings):
+        self._backend = backend
         self._settings = settings
-        self._analyzer = Analyzer(settings.analysis)
-        self._num_documents = num_documents
+        self.analyzer = Analyzer(settings.analysis)
 
     def __len__(self) -> int:
-        return self._num_documents
+        return len(self._backend)
 
     @classmethod
     def build(cls, texts: Iterable[str], settings: LexicalSettings | None = None) -> LexicalIndex:
         """Indexes one text per document, in the order of positions."""
         settings = settings or LexicalSettings()
-        analyzer = Analyzer(settings.analysis)
-        vocabulary: dict[str, int] = {}
-        documents = [
-            # One compact array per document: lists of Python ints would take ten times the memory.
-            np.fromiter((vocabulary.setdefault(token, len(vocabulary)) for token in analyzer.tokens(text)), np.int32)
-            for text in texts
-        ]
-        if not vocabulary:
-            # A collection without any word is legal: nothing is ever found in it, as no query has the empty token.
-            vocabulary[""] = 0
-            documents = [np.zeros(1, np.int32) for _ in documents]
-        engine = bm25s.BM25(method=settings.method, k1=settings.k1, b=settings.b)
-        engine.index((documents, vocabulary), create_empty_token=False, show_progress=False)
-        return cls(engine, settings, len(documents))
+        token_lists = map(Analyzer(settings.analysis).tokens, texts)
+        backend = _BACKENDS[settings.backend].build(token_lists, *_constants(settings))
+        return cls(backend, settings)
 
-    def search(self, query: str, k: int, excluded: Collection[int] = ()) -> list[tuple[int, float]]:
-        """(position, score) of at most k documents with a score above 0, best first, ties by position."""
-        tokens = self._engine.get_tokens_ids(self._analyzer.tokens(query))
-        if not tokens:
-            return []
-        scores = np.asarray(self._engine.get_scores_from_ids(tokens))
-        keep = scores > 0
+    def search(
+        self, query: str, k: int, excluded: Collection[int] = (), allowed: np.ndarray | None = None
+    ) -> list[tuple[int, float]]:
+        """(position, score) of at most k documents that share a token with the query, best first, ties by position.
+
+        `excluded`: positions that are left out; `allowed`: bool `[documents]`, true for those that may be shown.
+        """
         if excluded:
-            keep[np.fromiter(excluded, np.int64)] = False
-        candidates = np.flatnonzero(keep)
-        return [(int(i), float(scores[i])) for i in top_positions(scores[candidates], candidates, k)]
+            allowed = np.ones(len(self), bool) if allowed is None else allowed.copy()
+            allowed[np.fromiter(excluded, np.int64, len(excluded)) - self._backend.first] = False
+        return self._backend.search(self.analyzer.tokens(query), k, allowed)
+
+    def shards(self, number: int) -> list[LexicalIndex]:
+        """The index in `number` slices of nearly equal size, each with the weights of the whole.
+
+        Each names documents by their positions in the whole, so that `ordering.merge_ranked` of their answers is the
+        answer of the whole. Raises ConfigError where there are more slices than documents, or for rank-bm25.
+        """
+        if not isinstance(self._backend, Bm25sBackend):
+            raise ConfigError(f"search.lexical.backend is {self._settings.backend!r}; use bm25s for shards.")
+        if not 1 <= number <= len(self):
+            raise ConfigError(f"{number} shards are asked for; give a number from 1 to the {len(self)} documents.")
+        bounds = [len(self) * i // number for i in range(number + 1)]
+        return [LexicalIndex(self._backend.shard(start, stop), self._settings) for start, stop in pairwise(bounds)]
 
     def save(self, folder: Path) -> None:
         """Writes the index into `folder`, which is created."""
         folder.mkdir(parents=True, exist_ok=True)
-        self._engine.save(str(folder), show_progress=False)
-        state = {"settings": asdict(self._settings), "num_documents": self._num_documents}
+        self._backend.save(folder)
+        state = {"settings": asdict(self._settings), "num_documents": len(self), "first": self._backend.first}
         (folder / "lexical.json").write_text(json.dumps(state, sort_keys=True), encoding="utf-8")
 
     @classmethod
     def load(cls, folder: Path) -> LexicalIndex:
-        """Raises IndexFormatError where a file is missing or cannot be read."""
+        """Opens a folder memory-mapped. Raises IndexFormatError where a file is missing or cannot be read."""
         try:
             state = json.loads((folder / "lexical.json").read_text(encoding="utf-8"))
-            engine = bm25s.BM25.load(str(folder), mmap=False, load_corpus=False)
-            analysis = AnalysisSettings(**state["settings"].pop("analysis"))
-            settings = LexicalSettings(**state["settings"], analysis=analysis)
-            return cls(engine, settings, state["num_documents"])
+            settings = lexical_settings_from(state["settings"])
+            names = ("method", "k1", "b", "delta")
+            constants = dict(zip(names, _constants(settings), strict=True))
+            backend = _BACKENDS[settings.backend].load(folder, state["first"], state["num_documents"], **constants)
+        except IndexFormatError:
+            raise
         except (OSError, ValueError, KeyError, TypeError) as error:
             raise IndexFormatError(
                 f"{folder}: the lexical index cannot be read ({error}); delete it and build again."
             ) from error
+        return cls(backend, settings)
+
+
+def lexical_settings_from(state: dict) -> LexicalSettings:
+    """The settings that `dataclasses.asdict` wrote. Raises KeyError, TypeError or ConfigError for others."""
+    return LexicalSettings(**{**state, "analysis": AnalysisSettings(**state["analysis"])})
+
+
+def _constants(settings: LexicalSettings) -> tuple[str, float, float, float]:
+    return settings.method, settings.k1, settings.b, settings.delta

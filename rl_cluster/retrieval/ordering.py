@@ -2,7 +2,12 @@
 
 from __future__ import annotations
 
+import heapq
+from collections.abc import Iterable
+
 import numpy as np
+
+_SAMPLE = 8192
 
 
 def top_positions(scores: np.ndarray, candidates: np.ndarray, k: int) -> np.ndarray:
@@ -18,3 +23,26 @@ def top_positions(scores: np.ndarray, candidates: np.ndarray, k: int) -> np.ndar
         scores, candidates = scores[kept], candidates[kept]
     order = np.lexsort((candidates, -scores))
     return candidates[order[:k]]
+
+
+def top_above(scores: np.ndarray, floor: float, k: int) -> np.ndarray:
+    """The positions of the k best of those scores that are above `floor`, in the order of `top_positions`.
+
+    `scores`, shape `[n]`, has one for each document of a collection.
+    """
+    if len(scores) > _SAMPLE:
+        # The k-th best of a sample is never above the k-th best of all: one cheap pass leaves few candidates.
+        sample = scores[:: len(scores) // _SAMPLE]
+        if len(sample) > k:
+            bound = np.partition(sample, len(sample) - k)[len(sample) - k]
+            if bound > floor:
+                candidates = np.flatnonzero(scores >= bound)
+                return top_positions(scores[candidates], candidates, k)
+    candidates = np.flatnonzero(scores > floor)
+    return top_positions(scores[candidates], candidates, k)
+
+
+def merge_ranked(parts: Iterable[list[tuple[int, float]]], k: int) -> list[tuple[int, float]]:
+    """The k best of several lists of (position, score), each in the order of `top_positions`, in the same order."""
+    merged = heapq.merge(*parts, key=lambda found: (-found[1], found[0]))
+    return [found for found, _ in zip(merged, range(k), strict=False)]

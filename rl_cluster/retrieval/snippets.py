@@ -2,16 +2,21 @@
 
 from __future__ import annotations
 
+import re
 import unicodedata
 from collections.abc import Collection
 
 from rl_cluster.retrieval.analysis import Analyzer
+from rl_cluster.retrieval.passages import word_spans
 
 DEFAULT_SNIPPET_WORDS = 24
+_ASCII_CONTROLS = re.compile(r"[\x00-\x08\x0e-\x1b\x7f]+")
 
 
 def clean(text: str) -> str:
     """`text` in one line: control and format characters out, runs of white space as one blank."""
+    if text.isascii():
+        return " ".join(_ASCII_CONTROLS.sub("", text).split())
     kept = (" " if char.isspace() else char for char in text if char.isspace() or unicodedata.category(char)[0] != "C")
     return " ".join("".join(kept).split())
 
@@ -23,13 +28,31 @@ def snippet(
 
     Among equal windows the first wins, moved left so that the matches stand in its middle.
     """
-    words = clean(text).split(" ")
-    if len(words) <= max_words:
-        return " ".join(words)
+    start, end = best_window(text, word_spans(text), query_tokens, analyzer, max_words)
+    return clean(text[start:end])
+
+
+def best_window(
+    text: str, words: list[tuple[int, int]], query_tokens: Collection[str], analyzer: Analyzer, max_words: int
+) -> tuple[int, int]:
+    """Where the snippet starts and ends in the text, in characters; `words`: the spans of `passages.word_spans`."""
     wanted = set(query_tokens)
-    matches = [wanted.intersection(analyzer.tokens(word)) for word in words]
-    start = _best_start(matches, max_words)
-    return " ".join(words[start : start + max_words])
+    matches_of: dict[str, set[str] | None] = {}
+    spans: list[tuple[int, int]] = []
+    matches: list[set[str]] = []
+    for span in words:
+        word = text[span[0] : span[1]]
+        if word not in matches_of:
+            visible = clean(word)
+            matches_of[word] = wanted.intersection(analyzer.tokens(visible)) if visible else None
+        found = matches_of[word]
+        if found is not None:  # a word of control characters is none
+            spans.append(span)
+            matches.append(found)
+    if len(spans) <= max_words:
+        return 0, len(text)
+    first = _best_start(matches, max_words)
+    return spans[first][0], spans[first + max_words - 1][1]
 
 
 def _best_start(matches: list[set[str]], size: int) -> int:

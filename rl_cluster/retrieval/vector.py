@@ -1,67 +1,200 @@
-"""Vector search: exact inner product over normalised embeddings (faiss flat index)."""
+"""Vector search: inner product over normalised embeddings, exact (flat) or approximate (HNSW, IVF-PQ), by faiss.
+
+faiss adds in float32 in an order that depends on how many queries and rows it is given, so equal requests could differ in
+their last digits and hence in their order. It only proposes candidates here; their scores are computed anew in float64,
+row by row, which makes an answer the same alone and in a batch.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Collection, Iterator
+from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 import faiss
 import numpy as np
 
-from rl_cluster.errors import IndexFormatError
+from rl_cluster.errors import ConfigError, IndexFormatError
+from rl_cluster.retrieval.arrays import load_array
 from rl_cluster.retrieval.ordering import top_positions
+from rl_cluster.retrieval.vector_settings import VectorSettings
+
+_EMBEDDINGS_FILE = "embeddings.npy"
+_FAISS_FILE = "vectors.faiss"
+_BLOCK_ROWS = 65_536
+_TRAIN_ROWS = 262_144
+_FEW_BANNED = 1000
+# Where so few documents are allowed, comparing all of them is exact and no slower than a graph or lists.
+_FEW_ALLOWED = 10_000
 
 
 class VectorIndex:
-    """An exact vector index; documents are named by their positions."""
+    """A vector index; documents are named by their positions."""
 
-    def __init__(self, embeddings: np.ndarray):
-        """`embeddings`: float32 `[documents, dimensions]`, each row of length 1."""
+    def __init__(self, embeddings: np.ndarray, settings: VectorSettings | None = None, approximate: Any = None):
+        """`embeddings`: float32 `[documents, dimensions]`, each row of length 1; `approximate`: a faiss index of them.
+
+        Raises ConfigError where an approximate index is asked for that this collection cannot have.
+        """
         self.embeddings = np.ascontiguousarray(embeddings, dtype=np.float32)
-        self._index = faiss.IndexFlatIP(self.embeddings.shape[1])
-        self._index.add(self.embeddings)  # pyright: ignore[reportCallIssue]
+        self.settings = settings or VectorSettings()
+        if approximate is None and self.settings.kind != "flat":
+            approximate = _approximate(self.embeddings, self.settings)
+        self._approximate: Any = approximate
+        # Twice the most by which float32 sums of products of unit vectors can be wrong.
+        self._doubt = 2 * self.dimensions * 2.0**-24
 
     def __len__(self) -> int:
-        return self._index.ntotal
+        return len(self.embeddings)
 
     @property
     def dimensions(self) -> int:
-        return self._index.d
+        return self.embeddings.shape[1]
 
-    def search(self, vector: np.ndarray, k: int, excluded: Collection[int] = ()) -> list[tuple[int, float]]:
+    def search(
+        self, vector: np.ndarray, k: int, excluded: Collection[int] = (), allowed: np.ndarray | None = None
+    ) -> list[tuple[int, float]]:
         """(position, similarity) of at most k documents, best first, ties by position.
 
-        `vector`: float32 `[dimensions]`, of length 1.
+        `vector`: float32 `[dimensions]`, of length 1; `excluded`: positions that are left out; `allowed`: bool
+        `[documents]`, true for those that may be shown.
         """
-        query = np.ascontiguousarray(vector, dtype=np.float32).reshape(1, -1)
-        banned = np.fromiter(set(excluded), np.int64, len(set(excluded)))
-        wanted = min(len(self), k + len(banned) + 1)
-        while True:
-            scores, positions = (found[0] for found in self._index.search(query, wanted))  # pyright: ignore[reportCallIssue]
-            keep = ~np.isin(positions, banned)
-            best = top_positions(scores[keep], positions[keep], k)
-            # A tie that may go on past what was fetched would be cut by faiss' own order: fetch more.
-            complete = wanted == len(self) or (len(best) == k and scores[-1] < scores[positions == best[-1]][0])
-            if complete:
-                by_position = dict(zip(positions.tolist(), scores.tolist(), strict=True))
-                return [(int(i), by_position[int(i)]) for i in best]
-            wanted = min(len(self), wanted * 2)
+        query = np.ascontiguousarray(vector, dtype=np.float32).reshape(-1)
+        if excluded:
+            allowed = np.ones(len(self), bool) if allowed is None else allowed.copy()
+            allowed[np.fromiter(excluded, np.int64, len(excluded))] = False
+        rows = None if allowed is None else np.flatnonzero(allowed)
+        total = len(self) if rows is None else len(rows)
+        if self._approximate is not None and total > _FEW_ALLOWED:
+            found = self._propose(query, k, allowed)
+            if len(found) >= k:
+                return self._scored(query, found, k)
+        return self._scored(query, self._nearest(query, k, rows, total), k)
 
-    def save(self, path: Path) -> None:
-        """Writes the embeddings as one `.npy` file."""
-        np.save(path, self.embeddings)
+    def _scored(self, query: np.ndarray, positions: np.ndarray, k: int) -> list[tuple[int, float]]:
+        # Products of float32 numbers are exact in float64; each row is summed by itself.
+        scores = (self.embeddings[positions].astype(np.float64) * query.astype(np.float64)).sum(axis=1)
+        best = top_positions(scores, positions, k)
+        by_position = dict(zip(positions.tolist(), scores.tolist(), strict=True))
+        return [(int(i), by_position[int(i)]) for i in best]
+
+    def _nearest(self, query: np.ndarray, k: int, rows: np.ndarray | None, total: int) -> np.ndarray:
+        """Positions of all allowed documents that may be among the k best."""
+        wanted = min(total, k + 16)
+        while True:
+            scores, positions = self._scan(query, wanted, rows)
+            # What was not fetched scores at most scores[-1]; where that is within doubt of the k-th, fetch more.
+            if wanted == total or scores[-1] < scores[k - 1] - self._doubt:
+                return positions
+            wanted = min(total, wanted * 4)
+
+    def _scan(self, query: np.ndarray, wanted: int, rows: np.ndarray | None) -> tuple[np.ndarray, np.ndarray]:
+        """Scores (descending) and positions of the `wanted` nearest of `rows`, as float32 sees them."""
+        queries = query[None]
+        if rows is None:
+            return _first(faiss.knn(queries, self.embeddings, wanted, faiss.METRIC_INNER_PRODUCT))
+        banned = len(self) - len(rows)
+        if banned <= _FEW_BANNED:
+            scores, positions = _first(faiss.knn(queries, self.embeddings, wanted + banned, faiss.METRIC_INNER_PRODUCT))
+            kept = np.isin(positions, rows, assume_unique=True)
+            return scores[kept][:wanted], positions[kept][:wanted]
+        found = []
+        for start in range(0, len(rows), _BLOCK_ROWS):
+            block = rows[start : start + _BLOCK_ROWS]
+            size = min(wanted, len(block))
+            scores, inside = _first(faiss.knn(queries, self.embeddings[block], size, faiss.METRIC_INNER_PRODUCT))
+            found.append((scores, block[inside]))
+        scores, positions = (np.concatenate(part) for part in zip(*found, strict=True)) if found else _nothing()
+        order = np.argsort(-scores, kind="stable")[:wanted]
+        return scores[order], positions[order]
+
+    def _propose(self, query: np.ndarray, k: int, allowed: np.ndarray | None) -> np.ndarray:
+        """Positions that the approximate index holds for the nearest; fewer than k where it got lost."""
+        settings = self.settings
+        wanted = min(len(self), k * settings.refine)
+        bits = None if allowed is None else np.packbits(allowed, bitorder="little")
+        selector = None if bits is None else faiss.IDSelectorBitmap(bits)  # pyright: ignore[reportCallIssue]
+        if settings.kind == "hnsw":
+            breadth = max(settings.search_breadth, wanted)
+            parameters = faiss.SearchParametersHNSW(sel=selector, efSearch=breadth)  # pyright: ignore[reportAttributeAccessIssue]
+        else:
+            parameters = faiss.SearchParametersIVF(sel=selector, nprobe=settings.probes)  # pyright: ignore[reportCallIssue]
+        positions = self._approximate.search(query[None], wanted, params=parameters)[1][0]
+        return positions[positions >= 0]
+
+    def save(self, folder: Path) -> None:
+        """Writes the approximate index into `folder`, and the embeddings where they are not there yet."""
+        if not (folder / _EMBEDDINGS_FILE).exists():
+            np.save(folder / _EMBEDDINGS_FILE, self.embeddings)
+        if self._approximate is not None:
+            try:
+                faiss.write_index(self._approximate, str(folder / _FAISS_FILE))
+            except RuntimeError as error:
+                raise OSError(f"{folder / _FAISS_FILE}: {error}") from error
 
     @classmethod
-    def load(cls, path: Path) -> VectorIndex:
-        """Raises IndexFormatError where the file is missing or is no matrix of numbers."""
-        try:
-            embeddings = np.load(path, allow_pickle=False)
-        except (OSError, ValueError, EOFError) as error:
-            raise IndexFormatError(
-                f"{path}: the embeddings cannot be read ({error}); delete the index and build again."
-            ) from error
-        if embeddings.ndim != 2:
-            raise IndexFormatError(
-                f"{path}: the embeddings have shape {embeddings.shape}, not two axes; build the index again."
+    def load(cls, folder: Path, settings: VectorSettings | None = None) -> VectorIndex:
+        """Opens a folder memory-mapped. Raises IndexFormatError where a file is missing or damaged."""
+        settings = settings or VectorSettings()
+        embeddings = load_array(folder / _EMBEDDINGS_FILE, np.float32, 2)
+        approximate = None
+        if settings.kind != "flat":
+            path = folder / _FAISS_FILE
+            try:
+                approximate = faiss.read_index(str(path), faiss.IO_FLAG_MMAP_IFC)
+            except RuntimeError as error:
+                raise IndexFormatError(
+                    f"{path}: it cannot be read ({str(error).strip()}); delete the index and build again."
+                ) from error
+            if approximate.ntotal != len(embeddings):
+                raise IndexFormatError(
+                    f"{path}: it has {approximate.ntotal} rows of {len(embeddings)}; delete the index and build again."
+                )
+        return cls(embeddings, settings, approximate)
+
+
+def _first(found: tuple[np.ndarray, np.ndarray]) -> tuple[np.ndarray, np.ndarray]:
+    return found[0][0], found[1][0]
+
+
+def _nothing() -> tuple[np.ndarray, np.ndarray]:
+    return np.zeros(0, np.float32), np.zeros(0, np.int64)
+
+
+def _approximate(embeddings: np.ndarray, settings: VectorSettings) -> Any:
+    """A trained and filled faiss index. One thread: with more, neither the graph nor rounding would be reproducible."""
+    size, dimensions = embeddings.shape
+    if settings.kind == "hnsw":
+        index = faiss.IndexHNSWFlat(dimensions, settings.links, faiss.METRIC_INNER_PRODUCT)
+        index.hnsw.efConstruction = settings.build_breadth
+    else:
+        lists = settings.lists or max(1, round(4 * size**0.5))
+        if dimensions % settings.code_bytes:
+            raise ConfigError(
+                f"search.vector.code_bytes is {settings.code_bytes}, which does not divide the {dimensions} dimensions of the "
+                "embeddings; choose a divisor."
             )
-        return cls(embeddings)
+        if size < max(256, lists):
+            raise ConfigError(
+                f"search.vector.kind=ivf_pq needs at least {max(256, lists)} documents, but there are {size}; use flat."
+            )
+        quantizer = faiss.IndexFlatIP(dimensions)
+        index = faiss.IndexIVFPQ(quantizer, dimensions, lists, settings.code_bytes, 8, faiss.METRIC_INNER_PRODUCT)
+    with _one_thread():
+        if not index.is_trained:
+            chosen = np.random.default_rng(0).permutation(size)[:_TRAIN_ROWS]
+            index.train(embeddings[np.sort(chosen)])
+        for start in range(0, size, _BLOCK_ROWS):
+            index.add(np.ascontiguousarray(embeddings[start : start + _BLOCK_ROWS]))
+    return index
+
+
+@contextmanager
+def _one_thread() -> Iterator[None]:
+    before = faiss.omp_get_max_threads()
+    faiss.omp_set_num_threads(1)
+    try:
+        yield
+    finally:
+        faiss.omp_set_num_threads(before)

@@ -91,7 +91,7 @@ def test_lexical_documents_without_words_are_never_found():
     assert LexicalIndex.build(["...", ""]).search("word", 5) == []
 
 
-@pytest.mark.parametrize("values", [{"method": "bm25l"}, {"k1": 0}, {"b": 1.5}])
+@pytest.mark.parametrize("values", [{"method": "okapi"}, {"k1": 0}, {"b": 1.5}])
 def test_lexical_settings_out_of_range_raise(values):
     with pytest.raises(ConfigError, match=next(iter(values))):
         LexicalSettings(**values)

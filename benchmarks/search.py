@@ -1,0 +1,153 @@
+"""Speed and memory of word search in one process: `python -m benchmarks.search --docs 500000`.
+
+The documents are those of the bundled generator, the questions six words in a row from random documents. One process builds
+and writes the index; a fresh one opens it, memory-mapped, and answers on one thread, so that its memory is that of serving.
+`bm25_*`: from text to ten ids; `search_*`: with titles and snippets. The reference is rank-bm25 over the same tokens, on
+at most `--reference-docs` documents and few questions, since it scores about one question a second. The last line is JSON.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import random
+import resource
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+WORDS = 6
+clock = time.perf_counter
+K = 10
+
+
+def build(folder: Path, docs: int, questions: int, reference_docs: int) -> dict[str, float]:
+    """Writes the index and the questions into `folder`; measures building and rank-bm25."""
+    from rl_cluster.datasets.enterprise_kb.generator import generate
+    from rl_cluster.retrieval.corpus import Corpus
+    from rl_cluster.retrieval.index import IndexSettings, SearchIndex
+    from rl_cluster.retrieval.lexical import LexicalIndex
+
+    corpus = Corpus.from_documents("enterprise_kb", generate(docs, 0).documents())
+    texts = [f"{title}\n{text}" for title, text in corpus.texts()]
+    asked = _questions(texts, questions)
+    (folder / "questions.json").write_text(json.dumps(asked), encoding="utf-8")
+    started = clock()
+    index = LexicalIndex.build(texts)
+    build_s = clock() - started
+    tokens = sum(len(index.analyzer.tokens(text)) for text in texts)
+    figures = {"docs": docs, "tokens": tokens, "build_s": build_s, "build_tokens_per_s": tokens / build_s}
+    del index
+    figures |= _against_rank_bm25(texts[:reference_docs], asked)
+    del texts
+    started = clock()
+    SearchIndex.build(corpus, IndexSettings(parts=("lexical",)), folder / "index")
+    figures["build_all_s"] = clock() - started
+    return figures
+
+
+def _questions(texts: Sequence[str], number: int) -> list[str]:
+    rng = random.Random(0)
+    found = []
+    for text in rng.choices(texts, k=number):
+        words = text.split()
+        start = rng.randrange(max(1, len(words) - WORDS + 1))
+        found.append(" ".join(words[start : start + WORDS]))
+    return found
+
+
+def _against_rank_bm25(texts: Sequence[str], asked: Sequence[str]) -> dict[str, float]:
+    from rl_cluster.retrieval.lexical import LexicalIndex, LexicalSettings
+
+    slow = LexicalIndex.build(texts, LexicalSettings("okapi", backend="rank_bm25"))
+    slow_s = _seconds(lambda question: slow.search(question, K), asked[:5])
+    fast = LexicalIndex.build(texts)
+    _seconds(lambda question: fast.search(question, K), asked[:50])
+    fast_s = _seconds(lambda question: fast.search(question, K), asked)
+    return {
+        "reference_docs": len(texts),
+        "rank_bm25_queries_per_s": 1 / slow_s.mean(),
+        "bm25s_queries_per_s": 1 / fast_s.mean(),
+        "bm25_vs_rank_bm25": slow_s.mean() / fast_s.mean(),
+    }
+
+
+def _seconds(answer: Callable[[str], Any], asked: Sequence[str]) -> np.ndarray:
+    """Seconds for each question."""
+    found = []
+    for question in asked:
+        started = clock()
+        answer(question)
+        found.append(clock() - started)
+    return np.array(found)
+
+
+def serve(folder: Path) -> dict[str, float]:
+    """Opens the index and answers all questions; measures time and this process' memory."""
+    from rl_cluster.retrieval.index import SearchIndex
+
+    bare_mb = _peak_mb()
+    started = clock()
+    index = SearchIndex.open(folder / "index")
+    open_s = clock() - started
+    asked = json.loads((folder / "questions.json").read_text(encoding="utf-8"))
+    _seconds(lambda question: index.search("lexical", question, K), asked[:50])
+    ids = 1000 * _seconds(lambda question: index.rank("lexical", question, K), asked)
+    hits = 1000 * _seconds(lambda question: index.search("lexical", question, K), asked)
+    rss_mb = _peak_mb()
+    return {
+        "open_s": open_s,
+        "bm25_p50_ms": float(np.percentile(ids, 50)),
+        "bm25_p99_ms": float(np.percentile(ids, 99)),
+        "bm25_queries_per_s": 1000 / ids.mean(),
+        "search_p50_ms": float(np.percentile(hits, 50)),
+        "search_p99_ms": float(np.percentile(hits, 99)),
+        "rss_bare_mb": bare_mb,
+        "rss_mb": rss_mb,
+        "rss_mb_per_100k_docs": rss_mb / len(index.corpus) * 100_000,
+    }
+
+
+def _peak_mb() -> float:
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1000
+
+
+def main() -> None:
+    """Measures in two processes, one after the other, and prints one JSON line."""
+    global clock
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--docs", type=int, default=100_000, help="documents, 2,000 to 500,000")
+    parser.add_argument("--questions", type=int, default=1000)
+    parser.add_argument(
+        "--reference-docs", type=int, default=100_000, help="documents for the comparison with rank-bm25"
+    )
+    parser.add_argument("--cpu-time", action="store_true", help="count processor seconds, where others use the machine")
+    parser.add_argument("--step", choices=["all", "build", "serve"], default="all", help=argparse.SUPPRESS)
+    parser.add_argument("--folder", type=Path, help=argparse.SUPPRESS)
+    arguments = parser.parse_args()
+    if arguments.cpu_time:
+        clock = time.process_time
+    if arguments.step == "build":
+        result = build(arguments.folder, arguments.docs, arguments.questions, arguments.reference_docs)
+    elif arguments.step == "serve":
+        result = serve(arguments.folder)
+    else:
+        result = {}
+        with tempfile.TemporaryDirectory() as folder:
+            for step in ("build", "serve"):
+                command = [sys.executable, "-m", "benchmarks.search", *sys.argv[1:], "--step", step, "--folder", folder]
+                environment = {**os.environ, "OMP_NUM_THREADS": "1"}
+                done = subprocess.run(command, check=True, capture_output=True, text=True, env=environment)
+                result |= json.loads(done.stdout.splitlines()[-1])
+    print(json.dumps({name: round(value, 4) for name, value in result.items()}))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,68 @@
+"""Embeddings of a corpus on disk: made in blocks, so that a build that is interrupted goes on where it stopped."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import shutil
+from pathlib import Path
+
+import numpy as np
+
+from rl_cluster.errors import ModelError
+from rl_cluster.models.embedder import Embedder
+from rl_cluster.retrieval.corpus import Corpus
+
+BLOCK_ROWS = 2048
+
+
+def embedding_key(corpus_digest: str, embedder: str, max_tokens: int) -> str:
+    """Names a set of embeddings: equal keys mean equal rows. `embedder`: its digest."""
+    state = f"{corpus_digest}/{embedder}/{max_tokens}/{BLOCK_ROWS}"
+    return hashlib.sha256(state.encode()).hexdigest()[:32]
+
+
+def write_embeddings(path: Path, corpus: Corpus, embedder: Embedder, work: Path) -> None:
+    """Writes float32 `[documents, dimensions]` as one `.npy` file, through blocks of `BLOCK_ROWS` rows in `work`.
+
+    Blocks that an interrupted call left in `work` are used again; `work` is removed at the end. Raises ModelError where
+    the embedder gives rows of different or wrong shape, OSError where there is no room.
+    """
+    starts = range(0, len(corpus), BLOCK_ROWS)
+    for start in starts:
+        _block(corpus, embedder, work, start)
+    with path.open("wb") as stream:
+        dimensions = 0
+        for start in starts:
+            # A block that another build removed meanwhile is made again.
+            rows = _block(corpus, embedder, work, start)
+            if start == 0:
+                dimensions = rows.shape[1]
+                header = {"descr": "<f4", "fortran_order": False, "shape": (len(corpus), dimensions)}
+                np.lib.format.write_array_header_1_0(stream, header)
+            if rows.shape[1] != dimensions:
+                raise ModelError(
+                    f"{work}: its embeddings have {rows.shape[1]} and {dimensions} dimensions; delete it and build again."
+                )
+            stream.write(rows.astype("<f4").tobytes())
+    shutil.rmtree(work, ignore_errors=True)
+
+
+def _block(corpus: Corpus, embedder: Embedder, work: Path, start: int) -> np.ndarray:
+    """The embeddings of the documents from `start`, read from `work` or made and written there."""
+    texts = corpus.texts(start, start + BLOCK_ROWS)
+    path = work / f"{start:09d}.npy"
+    try:
+        rows = np.load(path, allow_pickle=False)
+    except FileNotFoundError:
+        rows = embedder.encode([f"{title}. {text}" for title, text in texts])
+        if rows.ndim != 2 or len(rows) != len(texts):
+            raise ModelError(
+                f"The embedder gave an array of shape {rows.shape} for {len(texts)} texts; it must give one row a text."
+            ) from None
+        work.mkdir(parents=True, exist_ok=True)
+        partial = path.with_suffix(f".{os.getpid()}.partial")
+        with partial.open("wb") as stream:
+            np.save(stream, rows)
+        partial.replace(path)  # a block appears whole or not at all
+    return rows

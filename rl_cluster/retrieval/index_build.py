@@ -1,0 +1,128 @@
+"""Builds the folder of a search index. It appears under its name only when it is complete."""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import json
+import os
+import shutil
+import uuid
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from rl_cluster.errors import IndexBuildError, IndexFormatError
+from rl_cluster.models.embedder import Embedder, SentenceEmbedder, embedder_digest
+from rl_cluster.retrieval.arrays import load_array
+from rl_cluster.retrieval.corpus import Corpus
+from rl_cluster.retrieval.embeddings import embedding_key, write_embeddings
+from rl_cluster.retrieval.filters import FilterIndex
+from rl_cluster.retrieval.lexical import LexicalIndex
+from rl_cluster.retrieval.manifest import FORMAT_VERSION, MANIFEST_FILE, token_versions, write_manifest
+from rl_cluster.retrieval.self_check import known_answers, rows_agree
+from rl_cluster.retrieval.settings import IndexSettings
+
+_TEXT_ROWS = 4096
+
+
+def content_id(corpus: Corpus, settings: IndexSettings) -> str:
+    """sha256 (hex, 32 digits) over the documents, the settings, what makes tokens, and the models' weights."""
+    state: dict[str, Any] = {
+        "format": FORMAT_VERSION,
+        "corpus": corpus.digest(),
+        "settings": asdict(settings),
+        "tokens": token_versions(),
+    }
+    if "vector" in settings.parts:
+        state["embedder"] = embedder_digest(settings.embedder)
+        if settings.fusion.reranker:
+            state["reranker"] = embedder_digest(settings.fusion.reranker)
+    return hashlib.sha256(json.dumps(state, sort_keys=True).encode()).hexdigest()[:32]
+
+
+def build(corpus: Corpus, settings: IndexSettings, folder: Path, embedder: Embedder | None) -> None:
+    """Builds the index of `corpus` into `folder`; see `SearchIndex.build`."""
+    if folder.exists() and any(folder.iterdir()):
+        raise IndexFormatError(f"{folder}: the folder is not empty; delete it or choose another one.")
+    identity = content_id(corpus, settings)
+    partial = folder.with_name(f".{folder.name}.{uuid.uuid4().hex[:8]}.partial")
+    try:
+        partial.mkdir(parents=True)
+        _write(partial, folder, corpus, settings, identity, embedder)
+        if folder.exists():
+            folder.rmdir()
+        partial.rename(folder)
+    except OSError as error:
+        raise IndexBuildError(
+            f"{folder}: the index cannot be written ({error}); make room or choose another folder."
+        ) from error
+    finally:
+        shutil.rmtree(partial, ignore_errors=True)
+
+
+def discard(folder: Path) -> None:
+    """Removes an index that cannot be used."""
+    # Renamed first: the name is free at once, and a crash while deleting leaves nothing that looks like an index.
+    doomed = folder.with_name(f".{folder.name}.{os.getpid()}.discarded")
+    with contextlib.suppress(FileNotFoundError):  # another process was quicker
+        folder.rename(doomed)
+    shutil.rmtree(doomed, ignore_errors=True)
+
+
+def _write(
+    folder: Path, target: Path, corpus: Corpus, settings: IndexSettings, identity: str, embedder: Embedder | None
+) -> None:
+    corpus.save(folder)
+    ordered = Corpus.open(folder, corpus.name)
+    FilterIndex.build(ordered.metadata()).save(folder / "filters")
+    lexical = vector = key = None
+    if "lexical" in settings.parts:
+        blocks = (ordered.texts(start, start + _TEXT_ROWS) for start in range(0, len(ordered), _TEXT_ROWS))
+        texts = (f"{title}\n{text}" for block in blocks for title, text in block)
+        lexical = LexicalIndex.build(texts, settings.lexical)
+        lexical.save(folder / "lexical")
+    if "vector" in settings.parts:
+        from rl_cluster.retrieval.vector import VectorIndex
+
+        (folder / "vector").mkdir()
+        path = folder / "vector" / "embeddings.npy"
+        digest = type(embedder).__name__ if embedder else embedder_digest(settings.embedder)
+        key = embedding_key(corpus.digest(), digest, settings.embed_max_tokens)
+        if not _reuse(key, path, target.parent):
+            embedder = embedder or SentenceEmbedder(settings.embedder, max_tokens=settings.embed_max_tokens)
+            write_embeddings(path, ordered, embedder, target.parent / f".{key}.embeddings")
+        flat = VectorIndex.load(folder / "vector")
+        vector = VectorIndex(flat.embeddings, settings.vector)
+        vector.save(folder / "vector")
+    entries = {
+        "content_id": identity,
+        "corpus": corpus.name,
+        "num_documents": len(corpus),
+        "embeddings": key,
+        "answers": known_answers(ordered, lexical, vector),
+    }
+    write_manifest(folder, settings, entries)
+
+
+def _reuse(key: str, path: Path, root: Path) -> bool:
+    """Takes the embeddings of another index under `root` where it has the same: embedding is most of the work."""
+    for manifest in root.glob(f"*/{MANIFEST_FILE}"):
+        try:
+            state = json.loads(manifest.read_text(encoding="utf-8"))
+            if state["embeddings"] != key:
+                continue
+            donor = manifest.parent / "vector" / "embeddings.npy"
+            whole = donor.stat().st_size == state["files"]["vector/embeddings.npy"]
+            if not (whole and rows_agree(state, load_array(donor, np.float32, 2))):
+                continue
+            try:
+                os.link(donor, path)
+            except OSError:  # another file system, or one without links
+                shutil.copyfile(donor, path)
+            return True
+        except (OSError, ValueError, KeyError, TypeError):
+            continue  # no index, or one that is just being removed
+    return False

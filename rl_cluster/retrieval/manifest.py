@@ -1,0 +1,79 @@
+"""The manifest of an index folder: what it holds, what made it, and what it must answer.
+
+It is written last, into a folder that gets its name only then. A folder without a whole manifest, with a file missing or
+cut, of another format, or made by other versions of what decides on tokens is refused, never read.
+"""
+
+from __future__ import annotations
+
+import json
+import unicodedata
+from dataclasses import asdict
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+from typing import Any
+
+from rl_cluster.errors import IndexFormatError
+from rl_cluster.retrieval.settings import IndexSettings, settings_from_state
+
+FORMAT_VERSION = 2
+MANIFEST_FILE = "manifest.json"
+_LIBRARIES = ("bm25s", "rank-bm25", "faiss-cpu", "faiss-gpu", "sentence-transformers", "numpy", "pyarrow", "PyStemmer")
+
+
+def token_versions() -> dict[str, str]:
+    """Versions of what turns text into tokens: with others, a query's tokens may not be those in the index."""
+    return {"unicode": unicodedata.unidata_version, "PyStemmer": version("PyStemmer")}
+
+
+def write_manifest(folder: Path, settings: IndexSettings, entries: dict[str, Any]) -> None:
+    """Writes the manifest of a folder whose other files are complete."""
+    files = {
+        path.relative_to(folder).as_posix(): path.stat().st_size for path in sorted(folder.rglob("*")) if path.is_file()
+    }
+    manifest = {
+        "format": FORMAT_VERSION,
+        "settings": asdict(settings),
+        "libraries": _library_versions(),
+        "tokens": token_versions(),
+        "files": files,
+        **entries,
+    }
+    (folder / MANIFEST_FILE).write_text(json.dumps(manifest, indent=1, sort_keys=True), encoding="utf-8")
+
+
+def read_manifest(folder: Path) -> tuple[dict[str, Any], IndexSettings]:
+    """Raises IndexFormatError where the folder is no complete index of this format."""
+    try:
+        manifest = json.loads((folder / MANIFEST_FILE).read_text(encoding="utf-8"))
+    except (OSError, ValueError) as error:
+        raise IndexFormatError(f"{folder}: it is no complete index ({error}); delete it and build again.") from error
+    found = manifest.get("format") if isinstance(manifest, dict) else None
+    if found != FORMAT_VERSION:
+        raise IndexFormatError(f"{folder}: its format is {found!r}, not {FORMAT_VERSION}; delete it and build again.")
+    try:
+        settings = settings_from_state(manifest["settings"])
+        files, made_by, _ = manifest["files"], manifest["tokens"], (manifest["content_id"], manifest["num_documents"])
+    except (KeyError, TypeError, ValueError) as error:
+        raise IndexFormatError(
+            f"{folder}: its settings cannot be read ({error}); delete it and build again."
+        ) from error
+    if made_by != token_versions():
+        raise IndexFormatError(
+            f"{folder}: it was made with {made_by}, but here are {token_versions()}; delete it and build again."
+        )
+    for name, size in files.items():
+        file = folder / name
+        if not file.is_file() or file.stat().st_size != size:
+            raise IndexFormatError(f"{folder}: the file {name} is missing or cut; delete the folder and build again.")
+    return manifest, settings
+
+
+def _library_versions() -> dict[str, str]:
+    found = {}
+    for name in _LIBRARIES:
+        try:
+            found[name] = version(name)
+        except PackageNotFoundError:
+            continue
+    return found

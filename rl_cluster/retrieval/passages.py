@@ -1,0 +1,50 @@
+"""Words and parts of a document, with their places in its text.
+
+In scripts without spaces two characters count as a word, and so do 80 characters without a gap: a budget in words is a
+budget for text in any language.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from itertools import pairwise
+
+from rl_cluster.retrieval.analysis import UNSPACED
+
+PART_WORDS = 200
+_WORD = re.compile(f"[{UNSPACED}]{{1,2}}|[^\\s{UNSPACED}]{{1,80}}")
+# Ends of sentences in Latin, Han, Devanagari and Arabic scripts, and what may close after them.
+_SENTENCE_END = re.compile("[.!?\u2026\u3002\uff01\uff1f\u0964\u061f\u06d4][\"'\u201d\u2019\u00bb)\\]]*$")
+
+
+@dataclass(frozen=True)
+class Passage:
+    """A part of a document: its number from 1, and where it starts and ends in the text (in characters)."""
+
+    number: int
+    start: int
+    end: int
+
+
+def word_spans(text: str) -> list[tuple[int, int]]:
+    """(start, end) of each word, in characters."""
+    return [match.span() for match in _WORD.finditer(text)]
+
+
+def passages(text: str, max_words: int = PART_WORDS, spans: list[tuple[int, int]] | None = None) -> list[Passage]:
+    """The text in parts of at most `max_words` words, without gaps or overlaps; an empty text has one empty part.
+
+    A part ends with a sentence where one ends in its second half. `spans`: those of `word_spans`, where they are known.
+    """
+    spans = word_spans(text) if spans is None else spans
+    bounds = [0]
+    first = 0
+    while len(spans) - first > max_words:
+        last = first + max_words - 1
+        ends = range(last, first + max_words // 2, -1)
+        last = next((i for i in ends if _SENTENCE_END.search(text[slice(*spans[i])])), last)
+        first = last + 1
+        bounds.append(spans[first][0])
+    bounds.append(len(text))
+    return [Passage(number, *pair) for number, pair in enumerate(pairwise(bounds), start=1)]

@@ -1,0 +1,88 @@
+"""Term counts of a collection, gathered document by document and turned into columns of terms."""
+
+from __future__ import annotations
+
+from array import array
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+_BLOCK_TOKENS = 4_000_000
+
+
+@dataclass(frozen=True)
+class Postings:
+    """Which term occurs in which document how often, by columns: those of term t are `starts[t]` to `starts[t + 1]`.
+
+    `starts`: int64 `[terms + 1]`; `documents`: int32 `[entries]`, ascending within a term; `counts`: int32 `[entries]`;
+    `lengths`: int64 `[documents]`, the number of tokens of each document.
+    """
+
+    starts: np.ndarray
+    documents: np.ndarray
+    counts: np.ndarray
+    lengths: np.ndarray
+
+    @property
+    def num_documents(self) -> int:
+        return len(self.lengths)
+
+    @property
+    def num_terms(self) -> int:
+        return len(self.starts) - 1
+
+
+def count_terms(token_lists: Iterable[Sequence[str]]) -> tuple[Postings, dict[str, int]]:
+    """Counts the tokens of each document. Returns the postings and the vocabulary (token -> term number).
+
+    Documents are taken in blocks, so that beside the result only one block of tokens is held.
+    """
+    vocabulary = _Numbers()
+    lengths: list[int] = []
+    blocks: list[tuple[np.ndarray, np.ndarray, np.ndarray]] = []
+    terms = array("q")
+    first = 0
+    for tokens in token_lists:
+        terms.extend(map(vocabulary.__getitem__, tokens))
+        lengths.append(len(tokens))
+        if len(terms) >= _BLOCK_TOKENS:
+            blocks.append(_counted(terms, lengths, first))
+            terms, first = array("q"), len(lengths)
+    blocks.append(_counted(terms, lengths, first))
+    return _joined(blocks, np.array(lengths, np.int64), len(vocabulary)), vocabulary
+
+
+class _Numbers(dict[str, int]):
+    """Numbers new tokens in the order in which they come."""
+
+    def __missing__(self, token: str) -> int:
+        number = self[token] = len(self)
+        return number
+
+
+def _counted(terms: array[int], lengths: list[int], first: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """(term, document, count) of one block, ordered by term and then document."""
+    documents = np.repeat(np.arange(first, len(lengths), dtype=np.int64), lengths[first:])
+    keys = (np.frombuffer(terms, np.int64) << 32) | documents
+    keys.sort()
+    fresh = np.flatnonzero(np.diff(keys, prepend=-1))
+    keys, counts = keys[fresh], np.diff(fresh, append=len(keys))
+    return (keys >> 32).astype(np.int32), keys.astype(np.uint32).astype(np.int32), counts.astype(np.int32)
+
+
+def _joined(blocks: list[tuple[np.ndarray, np.ndarray, np.ndarray]], lengths: np.ndarray, num_terms: int) -> Postings:
+    sizes = [np.bincount(terms, minlength=num_terms) for terms, _, _ in blocks]
+    starts = np.zeros(num_terms + 1, np.int64)
+    np.cumsum(sum(sizes), out=starts[1:])
+    documents = np.empty(starts[-1], np.int32)
+    counts = np.empty(starts[-1], np.int32)
+    heads = starts[:-1].copy()
+    for (terms, block_documents, block_counts), size in zip(blocks, sizes, strict=True):
+        # Each term's entries of this block follow those of the blocks before; blocks come in the order of documents.
+        offset = heads - (np.cumsum(size) - size)
+        places = np.arange(len(terms)) + offset[terms]
+        documents[places] = block_documents
+        counts[places] = block_counts
+        heads += size
+    return Postings(starts, documents, counts, lengths)

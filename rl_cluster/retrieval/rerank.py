@@ -1,0 +1,68 @@
+"""Ordering a few results anew with a model that reads query and document together."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Protocol
+
+import numpy as np
+
+from rl_cluster.errors import ModelError
+
+
+class Reranker(Protocol):
+    """What `hybrid_search` needs from a re-ranker."""
+
+    def scores(self, query: str, texts: Sequence[str]) -> np.ndarray:
+        """Returns float32 `[len(texts)]`; a higher score is a better fit."""
+        ...
+
+
+class CrossEncoderReranker:
+    """A sentence-transformers cross-encoder that is loaded at its first use and may be called from several threads.
+
+    `max_tokens` cuts query and text together. Raises ModelError at once where `name` is neither a folder nor a hub id, and on
+    first use where the model cannot be read.
+    """
+
+    def __init__(self, name: str, *, max_tokens: int = 256, batch_size: int = 32, device: str = "cpu"):
+        if not Path(name).is_dir() and (name.startswith(("/", ".", "~")) or name.count("/") != 1):
+            raise ModelError(f"The re-ranker {name!r} is neither a folder nor a hub id (owner/name); correct the path.")
+        self.name = name
+        self.max_tokens = max_tokens
+        self.batch_size = batch_size
+        self.device = device
+        self._model = None
+        # Fast tokenizers refuse concurrent use ("Already borrowed").
+        self._lock = threading.Lock()
+
+    def scores(self, query: str, texts: Sequence[str]) -> np.ndarray:
+        """Returns float32 `[len(texts)]`; a higher score is a better fit."""
+        with self._lock:
+            pairs = [(query, text) for text in texts]
+            scores = self._loaded().predict(pairs, batch_size=self.batch_size, show_progress_bar=False)
+        scores = np.asarray(scores, np.float32)
+        if scores.shape != (len(texts),):
+            raise ModelError(
+                f"The re-ranker {self.name!r} gives scores of shape {scores.shape} for {len(texts)} texts; use a model with one label."
+            )
+        return scores
+
+    def _loaded(self):
+        if self._model is None:
+            from sentence_transformers import CrossEncoder
+
+            try:
+                self._model = CrossEncoder(
+                    self.name,
+                    device=self.device,
+                    max_length=self.max_tokens,
+                    local_files_only=Path(self.name).is_dir(),
+                )
+            except (OSError, ValueError) as error:
+                raise ModelError(
+                    f"The re-ranker {self.name!r} cannot be loaded ({error}); name a cross-encoder's folder."
+                ) from error
+        return self._model

@@ -1,0 +1,142 @@
+import numpy as np
+import pytest
+
+from rl_cluster.errors import ConfigError, IndexFormatError
+from rl_cluster.retrieval.vector import VectorIndex
+from rl_cluster.retrieval.vector_settings import VectorSettings
+
+DIMENSIONS = 32
+APPROXIMATE = [VectorSettings("hnsw", links=16, build_breadth=60), VectorSettings("ivf_pq", code_bytes=8, probes=16)]
+
+
+@pytest.fixture(autouse=True)
+def _approximate_for_small_collections(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("rl_cluster.retrieval.vector._FEW_ALLOWED", 500)
+    monkeypatch.setattr("rl_cluster.retrieval.vector._FEW_BANNED", 50)
+
+
+def _unit(rows: np.ndarray) -> np.ndarray:
+    return (rows / np.linalg.norm(rows, axis=1, keepdims=True)).astype(np.float32)
+
+
+def _clusters(seed: int, size: int) -> np.ndarray:
+    rng = np.random.default_rng(0)
+    centres = rng.normal(size=(150, DIMENSIONS))
+    rng = np.random.default_rng(seed)
+    return _unit(centres[rng.integers(0, 150, size)] + 0.6 * rng.normal(size=(size, DIMENSIONS)))
+
+
+def _brute_force(rows: np.ndarray, query: np.ndarray, k: int, allowed: np.ndarray | None = None) -> list[int]:
+    scores = rows.astype(np.float64) @ query.astype(np.float64)
+    order = np.lexsort((np.arange(len(rows)), -scores))
+    return [int(i) for i in order if allowed is None or allowed[i]][:k]
+
+
+def _positions(found: list[tuple[int, float]]) -> list[int]:
+    return [position for position, _ in found]
+
+
+@pytest.fixture(scope="module")
+def rows() -> np.ndarray:
+    return _clusters(1, 4000)
+
+
+@pytest.fixture(scope="module")
+def queries() -> np.ndarray:
+    return _clusters(2, 40)
+
+
+def test_vector_flat_equals_brute_force(rows: np.ndarray, queries: np.ndarray) -> None:
+    index = VectorIndex(rows)
+    for k in (1, 10, 100):
+        assert all(_positions(index.search(q, k)) == _brute_force(rows, q, k) for q in queries[:20])
+
+
+@pytest.mark.parametrize("share", [0.0, 0.001, 0.5, 0.995, 1.0])
+def test_vector_flat_with_allowed_equals_brute_force(rows: np.ndarray, queries: np.ndarray, share: float) -> None:
+    allowed = np.random.default_rng(3).random(len(rows)) < share
+    index = VectorIndex(rows)
+    for query in queries[:5]:
+        assert _positions(index.search(query, 10, allowed=allowed)) == _brute_force(rows, query, 10, allowed)
+
+
+def test_vector_flat_answers_do_not_depend_on_the_other_rows(rows: np.ndarray, queries: np.ndarray) -> None:
+    """The sums of faiss and BLAS differ with the shape of what they are given; scores here must not."""
+    whole, some = VectorIndex(rows), VectorIndex(rows[:37])
+    for query in queries[:10]:
+        of_whole = dict(whole.search(query, len(rows)))
+        assert all(of_whole[i] == score for i, score in some.search(query, 37))
+
+
+def test_vector_many_equal_rows_go_by_position(queries: np.ndarray) -> None:
+    index = VectorIndex(np.repeat(_clusters(4, 3), 500, axis=0))
+    found = _positions(index.search(queries[0], 600))
+    assert [i // 500 for i in found] == sorted([i // 500 for i in found], key=lambda g: found.index(g * 500))
+    assert found[:500] == sorted(found[:500])
+
+
+@pytest.mark.parametrize("chosen", APPROXIMATE, ids=lambda s: s.kind)
+def test_vector_approximate_finds_nearly_what_flat_does(
+    tmp_path, rows: np.ndarray, queries: np.ndarray, chosen: VectorSettings
+) -> None:
+    built = VectorIndex(rows, chosen)
+    built.save(tmp_path)
+    index = VectorIndex.load(tmp_path, chosen)
+    allowed = np.random.default_rng(5).random(len(rows)) < 0.9
+    for mask in (None, allowed):
+        found = [_positions(index.search(q, 10, allowed=mask)) for q in queries]
+        assert found == [_positions(built.search(q, 10, allowed=mask)) for q in queries]
+        exact = [_brute_force(rows, q, 10, mask) for q in queries]
+        recall = [len(set(a) & set(b)) / 10 for a, b in zip(found, exact, strict=True)]
+        assert np.mean(recall) >= 0.95
+    excluded = set(_brute_force(rows, queries[0], 30))
+    assert not excluded & set(_positions(index.search(queries[0], 10, excluded)))
+    # Few are allowed: all of them are compared.
+    few = np.random.default_rng(6).random(len(rows)) < 0.05
+    assert _positions(index.search(queries[0], 10, allowed=few)) == _brute_force(rows, queries[0], 10, few)
+
+
+@pytest.mark.parametrize("chosen", APPROXIMATE, ids=lambda s: s.kind)
+def test_vector_approximate_built_twice_is_the_same(tmp_path, rows: np.ndarray, chosen: VectorSettings) -> None:
+    files = []
+    for name in ("one", "two"):
+        (tmp_path / name).mkdir()
+        VectorIndex(rows[:3000], chosen).save(tmp_path / name)
+        files.append((tmp_path / name / "vectors.faiss").read_bytes())
+    assert files[0] == files[1]
+
+
+def test_vector_missing_cut_or_foreign_file_is_refused(tmp_path, rows: np.ndarray) -> None:
+    chosen = APPROXIMATE[0]
+    with pytest.raises(IndexFormatError, match="build again"):
+        VectorIndex.load(tmp_path)
+    VectorIndex(rows[:300], chosen).save(tmp_path)
+    file = tmp_path / "vectors.faiss"
+    whole = file.read_bytes()
+    for content in (b"", b"no index", whole[: len(whole) // 2]):
+        file.write_bytes(content)
+        with pytest.raises(IndexFormatError, match="build again"):
+            VectorIndex.load(tmp_path, chosen)
+    file.write_bytes(whole)
+    np.save(tmp_path / "embeddings.npy", rows[:299])
+    with pytest.raises(IndexFormatError, match="300 rows of 299"):
+        VectorIndex.load(tmp_path, chosen)
+    np.save(tmp_path / "embeddings.npy", rows[:299].astype(np.float64))
+    with pytest.raises(IndexFormatError, match="float64"):
+        VectorIndex.load(tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("values", "word"),
+    [({"kind": "annoy"}, "annoy"), ({"links": 1}, "links"), ({"probes": 0}, "probes"), ({"refine": 0}, "refine")],
+)
+def test_vector_settings_out_of_range_are_refused(values: dict, word: str) -> None:
+    with pytest.raises(ConfigError, match=word):
+        VectorSettings(**values)
+
+
+def test_vector_ivf_pq_that_cannot_be_trained_is_refused(rows: np.ndarray) -> None:
+    with pytest.raises(ConfigError, match="at least 256 documents"):
+        VectorIndex(rows[:200], VectorSettings("ivf_pq", code_bytes=8))
+    with pytest.raises(ConfigError, match="does not divide the 32"):
+        VectorIndex(rows[:2000], VectorSettings("ivf_pq", code_bytes=7))
