@@ -23,11 +23,11 @@ search-cpu: setup
 	cp $(HOME)/rl_cluster/search_cpu/report.json benchmarks/results/search_cpu/report.json
 
 test: setup
-	$(BIN)/python -m pytest tests/unit -m "not slow"
+	$(BIN)/python -m pytest tests/unit -n 2 -m "not slow and not cluster"
 	$(BIN)/python -m pytest tests -m "slow or cluster"
 
 test-unit: setup
-	$(BIN)/python -m pytest tests/unit -m "not slow"
+	$(BIN)/python -m pytest tests/unit -n 2 -m "not slow and not cluster"
 
 lint: setup
 	$(BIN)/ruff check .
