@@ -23,7 +23,7 @@ from rl_cluster.retrieval.languages import LANGUAGES, STEMMERS, STOP_WORDS, UNMA
 
 PLAIN_ANALYZERS = ("words", "whitespace")
 ANALYZERS = (*PLAIN_ANALYZERS, *LANGUAGES)
-_CACHED_RUNS = 500_000
+_CACHED_RUNS = 100_000
 
 # Blocks of scripts that are written without spaces, and Hangul, whose words carry their particles with them.
 _UNSPACED_BLOCKS = (

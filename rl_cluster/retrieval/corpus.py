@@ -16,13 +16,11 @@ from itertools import islice
 from pathlib import Path
 from typing import Any, TypeVar
 
-import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
 from rl_cluster.datasets.task import Document
-from rl_cluster.errors import DataError, IndexFormatError
-from rl_cluster.retrieval.string_table import StringTable
+from rl_cluster.errors import DataError
 
 CORPUS_SCHEMA = pa.schema(
     [
@@ -36,18 +34,15 @@ CORPUS_SCHEMA = pa.schema(
 _BATCH_ROWS = 4096
 _SURROGATE = re.compile("[\ud800-\udfff]")
 _T = TypeVar("_T")
-_ARROW_FILE = "documents.arrow"
 _COLUMNS = ("doc_id", "title", "text", "metadata")
 
 
 class Corpus:
     """A named list of documents, kept as Arrow columns; positions run from 0 to `len(corpus) - 1`."""
 
-    def __init__(self, name: str, table: pa.Table, sorted_ids: StringTable | None = None):
-        """`sorted_ids`: the ids of the table, where they stand in ascending order there; else they are held in memory."""
+    def __init__(self, name: str, table: pa.Table):
         self.name = name
         self._columns = [table.column(column) for column in _COLUMNS]
-        self._sorted_ids = sorted_ids
         self._size = table.num_rows
 
     @classmethod
@@ -59,38 +54,11 @@ class Corpus:
             raise DataError(f"The corpus {name!r} has no document; give it at least one.")
         return cls(name, pa.Table.from_batches(batches))
 
-    @classmethod
-    def open(cls, folder: Path, name: str) -> Corpus:
-        """Opens what `save` wrote, memory-mapped. Raises IndexFormatError where it is missing or damaged."""
-        path = folder / _ARROW_FILE
-        try:
-            table = pa.ipc.open_file(pa.memory_map(str(path))).read_all()
-            if not set(_COLUMNS) <= set(table.column_names):
-                raise IndexFormatError(f"{path}: it has the columns {table.column_names}; delete it and build again.")
-        except (OSError, pa.ArrowInvalid) as error:
-            raise IndexFormatError(f"{path}: it cannot be read ({error}); delete it and build again.") from error
-        return cls(name, table, StringTable.load(folder, "ids"))
-
-    def save(self, folder: Path) -> None:
-        """Writes the documents in ascending order of their ids, so that positions and ids agree in order."""
-        order = np.array(sorted(range(len(self)), key=self.doc_ids.__getitem__))
-        # Rows are taken from one piece: from many, Arrow would join them anew each time. Large strings hold over 2 GB.
-        whole = [column.cast(pa.large_string()).combine_chunks() for column in self._columns]
-        schema = pa.schema([(column, pa.string()) for column in _COLUMNS])
-        ids: list[str] = []
-        with pa.OSFile(str(folder / _ARROW_FILE), "wb") as sink, pa.ipc.new_file(sink, schema) as writer:
-            for start in range(0, len(self), _BATCH_ROWS):
-                rows = pa.array(order[start : start + _BATCH_ROWS])
-                columns = [column.take(rows).cast(pa.string()) for column in whole]
-                writer.write_batch(pa.RecordBatch.from_arrays(columns, schema=schema))
-                ids += columns[0].to_pylist()
-        StringTable.of(ids).save(folder, "ids")
-
     def __len__(self) -> int:
         return self._size
 
     def __contains__(self, doc_id: object) -> bool:
-        return isinstance(doc_id, str) and self.position(doc_id) is not None
+        return doc_id in self._positions
 
     def __iter__(self) -> Iterator[Document]:
         return (self.at(position) for position in range(len(self)))
@@ -102,18 +70,11 @@ class Corpus:
 
     def position(self, doc_id: str) -> int | None:
         """The position of a document, or None where the corpus has no such id."""
-        if self._sorted_ids is None:
-            return self._positions.get(doc_id)
-        rank = self._sorted_ids.find(doc_id)
-        return None if rank < 0 else rank
+        return self._positions.get(doc_id)
 
     @cached_property
     def _positions(self) -> dict[str, int]:
         return {doc_id: position for position, doc_id in enumerate(self.doc_ids)}
-
-    def id_at(self, position: int) -> str:
-        """The id of the document at a position in `[0, len(self))`."""
-        return self._columns[0][position].as_py()
 
     def at(self, position: int) -> Document:
         """The document at a position in `[0, len(self))`."""
@@ -131,11 +92,6 @@ class Corpus:
         size = max(stop - start, 0)
         titles, texts = (self._columns[i].slice(start, size).to_pylist() for i in (1, 2))
         return list(zip(titles, texts, strict=True))
-
-    def metadata(self) -> Iterator[dict[str, Any]]:
-        """The metadata of all documents in their order."""
-        for start in range(0, len(self), _BATCH_ROWS):
-            yield from map(json.loads, self._columns[3].slice(start, _BATCH_ROWS).to_pylist())
 
     def digest(self) -> str:
         """sha256 (hex) over name and documents in their order."""

@@ -11,7 +11,7 @@ import numpy as np
 
 from rl_cluster.errors import ModelError
 from rl_cluster.models.embedder import Embedder
-from rl_cluster.retrieval.corpus import Corpus
+from rl_cluster.retrieval.documents import DocumentStore
 
 BLOCK_ROWS = 2048
 
@@ -22,23 +22,23 @@ def embedding_key(corpus_digest: str, embedder: str, max_tokens: int) -> str:
     return hashlib.sha256(state.encode()).hexdigest()[:32]
 
 
-def write_embeddings(path: Path, corpus: Corpus, embedder: Embedder, work: Path) -> None:
+def write_embeddings(path: Path, documents: DocumentStore, embedder: Embedder, work: Path) -> None:
     """Writes float32 `[documents, dimensions]` as one `.npy` file, through blocks of `BLOCK_ROWS` rows in `work`.
 
     Blocks that an interrupted call left in `work` are used again; `work` is removed at the end. Raises ModelError where
     the embedder gives rows of different or wrong shape, OSError where there is no room.
     """
-    starts = range(0, len(corpus), BLOCK_ROWS)
+    starts = range(0, len(documents), BLOCK_ROWS)
     for start in starts:
-        _block(corpus, embedder, work, start)
+        _block(documents, embedder, work, start)
     with path.open("wb") as stream:
         dimensions = 0
         for start in starts:
             # A block that another build removed meanwhile is made again.
-            rows = _block(corpus, embedder, work, start)
+            rows = _block(documents, embedder, work, start)
             if start == 0:
                 dimensions = rows.shape[1]
-                header = {"descr": "<f4", "fortran_order": False, "shape": (len(corpus), dimensions)}
+                header = {"descr": "<f4", "fortran_order": False, "shape": (len(documents), dimensions)}
                 np.lib.format.write_array_header_1_0(stream, header)
             if rows.shape[1] != dimensions:
                 raise ModelError(
@@ -48,9 +48,9 @@ def write_embeddings(path: Path, corpus: Corpus, embedder: Embedder, work: Path)
     shutil.rmtree(work, ignore_errors=True)
 
 
-def _block(corpus: Corpus, embedder: Embedder, work: Path, start: int) -> np.ndarray:
+def _block(documents: DocumentStore, embedder: Embedder, work: Path, start: int) -> np.ndarray:
     """The embeddings of the documents from `start`, read from `work` or made and written there."""
-    texts = corpus.texts(start, start + BLOCK_ROWS)
+    texts = documents.texts(start, start + BLOCK_ROWS)
     path = work / f"{start:09d}.npy"
     try:
         rows = np.load(path, allow_pickle=False)

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -19,7 +19,7 @@ from rl_cluster.errors import IndexFormatError, SearchRequestError
 from rl_cluster.models.embedder import Embedder, SentenceEmbedder
 from rl_cluster.retrieval import index_build
 from rl_cluster.retrieval.analysis import Analyzer
-from rl_cluster.retrieval.corpus import Corpus
+from rl_cluster.retrieval.documents import DocumentStore
 from rl_cluster.retrieval.filters import FilterIndex, Filters
 from rl_cluster.retrieval.fusion import fuse, reordered
 from rl_cluster.retrieval.index_build import content_id
@@ -30,6 +30,9 @@ from rl_cluster.retrieval.rerank import CrossEncoderReranker, Reranker
 from rl_cluster.retrieval.self_check import check_answers
 from rl_cluster.retrieval.settings import PARTS, IndexSettings
 from rl_cluster.retrieval.snippets import best_window, clean
+
+if TYPE_CHECKING:
+    from rl_cluster.retrieval.corpus import Corpus
 
 __all__ = ["MAX_K", "TOOLS", "DocumentPart", "Hit", "IndexSettings", "SearchIndex", "content_id"]
 
@@ -67,7 +70,7 @@ class SearchIndex:
 
     def __init__(
         self,
-        corpus: Corpus,
+        corpus: DocumentStore,
         settings: IndexSettings,
         manifest: dict[str, Any],
         filters: FilterIndex,
@@ -134,7 +137,7 @@ class SearchIndex:
         for part in parts:
             if part not in settings.parts:
                 raise IndexFormatError(f"{folder}: it has no part {part!r}; build it with search.parts including it.")
-        corpus = Corpus.open(folder, manifest["corpus"])
+        corpus = DocumentStore(folder, manifest["corpus"])
         filters = FilterIndex.load(folder / "filters")
         lexical = vector = None
         if "lexical" in parts:

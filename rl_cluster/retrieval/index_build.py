@@ -10,20 +10,23 @@ import shutil
 import uuid
 from dataclasses import asdict
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from rl_cluster.errors import IndexBuildError, IndexFormatError
 from rl_cluster.models.embedder import Embedder, SentenceEmbedder, embedder_digest
 from rl_cluster.retrieval.arrays import load_array
-from rl_cluster.retrieval.corpus import Corpus
+from rl_cluster.retrieval.documents import DocumentStore, write_documents
 from rl_cluster.retrieval.embeddings import embedding_key, write_embeddings
 from rl_cluster.retrieval.filters import FilterIndex
 from rl_cluster.retrieval.lexical import LexicalIndex
 from rl_cluster.retrieval.manifest import FORMAT_VERSION, MANIFEST_FILE, token_versions, write_manifest
 from rl_cluster.retrieval.self_check import known_answers, rows_agree
 from rl_cluster.retrieval.settings import IndexSettings
+
+if TYPE_CHECKING:
+    from rl_cluster.retrieval.corpus import Corpus
 
 _TEXT_ROWS = 4096
 
@@ -75,8 +78,8 @@ def discard(folder: Path) -> None:
 def _write(
     folder: Path, target: Path, corpus: Corpus, settings: IndexSettings, identity: str, embedder: Embedder | None
 ) -> None:
-    corpus.save(folder)
-    ordered = Corpus.open(folder, corpus.name)
+    write_documents(folder, corpus)
+    ordered = DocumentStore(folder, corpus.name)
     FilterIndex.build(ordered.metadata()).save(folder / "filters")
     lexical = vector = key = None
     if "lexical" in settings.parts:

@@ -8,20 +8,20 @@ from typing import Any
 import numpy as np
 
 from rl_cluster.errors import IndexFormatError
-from rl_cluster.retrieval.corpus import Corpus
+from rl_cluster.retrieval.documents import DocumentStore
 from rl_cluster.retrieval.lexical import LexicalIndex
 
 _WORDS = 6
 _RESULTS = 3
 
 
-def known_answers(corpus: Corpus, lexical: LexicalIndex | None, vector: Any | None) -> dict[str, Any]:
+def known_answers(documents: DocumentStore, lexical: LexicalIndex | None, vector: Any | None) -> dict[str, Any]:
     """Questions about the first, the middle and the last document, with what the index answers when it is made."""
-    asked = sorted({0, len(corpus) // 2, len(corpus) - 1})
+    asked = sorted({0, len(documents) // 2, len(documents) - 1})
     answers: dict[str, Any] = {}
     if lexical is not None:
         queries = [
-            " ".join(f"{title} {text}".split()[:_WORDS]) for p in asked for title, text in corpus.texts(p, p + 1)
+            " ".join(f"{title} {text}".split()[:_WORDS]) for p in asked for title, text in documents.texts(p, p + 1)
         ]
         answers["lexical"] = [[query, _positions(lexical.search(query, _RESULTS))] for query in queries]
     if vector is not None:

@@ -109,7 +109,7 @@ def test_bm25s_weights_equal_those_of_its_own_index(tmp_path, method: str) -> No
     theirs = bm25s.BM25(method=method, k1=1.4, b=0.6, delta=0.7)
     theirs.index([text.split() for text in texts], show_progress=False)
     for query in ("w0", "w1 w7 w7 w30", "w59 w2"):
-        scores = theirs.get_scores(query.split())
+        scores = theirs.get_scores(list[str](query.split()))
         for position, score in ours.search(query, 120):
             assert score == pytest.approx(scores[position], rel=1e-5, abs=1e-6)
 

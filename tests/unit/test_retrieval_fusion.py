@@ -1,4 +1,5 @@
 from itertools import pairwise
+from typing import Any
 
 import numpy as np
 import pytest
@@ -103,8 +104,14 @@ def test_cross_encoder_folder_scores_pairs(tmp_path) -> None:
 
     (tmp_path / "vocab.txt").write_text("[PAD]\n[UNK]\n[CLS]\n[SEP]\n[MASK]\npump\nvalve\nred\n")
     BertTokenizer(str(tmp_path / "vocab.txt")).save_pretrained(tmp_path)
-    sizes = {"hidden_size": 16, "num_hidden_layers": 1, "num_attention_heads": 2, "intermediate_size": 16}
-    model = BertForSequenceClassification(BertConfig(vocab_size=8, num_labels=1, **sizes))
+    sizes: dict[str, Any] = {
+        "num_labels": 1,
+        "hidden_size": 16,
+        "num_hidden_layers": 1,
+        "num_attention_heads": 2,
+        "intermediate_size": 16,
+    }
+    model = BertForSequenceClassification(BertConfig(vocab_size=8, **sizes))
     model.save_pretrained(tmp_path)
     scores = CrossEncoderReranker(str(tmp_path)).scores("red pump", ["pump", "valve valve"])
     assert scores.shape == (2,)

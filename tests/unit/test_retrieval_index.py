@@ -121,7 +121,7 @@ def test_damaged_folder_is_refused_by_open_and_rebuilt_by_open_or_build(corpus, 
     if damage == "no_manifest":
         manifest.unlink()
     elif damage == "cut_file":
-        (folder / "documents.arrow").write_bytes((folder / "documents.arrow").read_bytes()[:-9])
+        (folder / "documents.bin").write_bytes((folder / "documents.bin").read_bytes()[:-9])
     else:
         manifest.write_text(json.dumps({**json.loads(manifest.read_text()), "format": 0}))
     with pytest.raises(IndexFormatError, match="build again"):

@@ -57,7 +57,7 @@ def full_disk(free: int) -> Iterator[None]:
         resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
 
 
-@pytest.mark.parametrize("free", [0, 100, 1000, 3000])
+@pytest.mark.parametrize("free", [0, 100, 1000, 2000])
 def test_build_full_disk_is_a_typed_error_and_leaves_nothing(corpus: Corpus, tmp_path, free: int) -> None:
     with full_disk(free), pytest.raises(IndexBuildError, match="make room"):
         SearchIndex.build(corpus, LEXICAL, tmp_path / "i")
