@@ -47,7 +47,7 @@ async def measure_ours(arguments: argparse.Namespace) -> dict[str, float]:
     from rl_cluster.scheduling.staleness import StalenessPolicy
 
     config = load_config([f"learner.share_prefix={str(arguments.share_prompt).lower()}", "output_dir=/tmp/unused"])
-    ray.init(num_cpus=4, include_dashboard=False, log_to_driver=False, object_store_memory=500 << 20)
+    ray.init(address="local", num_cpus=4, include_dashboard=False, log_to_driver=False, object_store_memory=500 << 20)
     groups_per_step = arguments.trajectories // arguments.group_size
     policy = StalenessPolicy(arguments.max_steps_off_policy, groups_per_step)
     model = str(bundled_policy())
@@ -146,6 +146,7 @@ def main() -> None:
     parser.add_argument("--trl", action=argparse.BooleanOptionalAction, default=True)
     arguments = parser.parse_args()
     trl = measure_trl(arguments) if arguments.trl else float("nan")
+    print(f"TRL: {trl:.4f} trajectories/s", flush=True)
     ours = asyncio.run(measure_ours(arguments))
     result = {
         **{name: round(value, 4) for name, value in ours.items()},
