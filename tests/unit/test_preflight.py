@@ -111,7 +111,7 @@ def test_check_inputs_unknown_bundled_model_is_refused(inputs: Inputs) -> None:
 
 def test_check_inputs_unknown_analyzer_or_embedder_is_refused(inputs: Inputs) -> None:
     assert "'klingon'" in refusal(ConfigError, inputs.check, "search.lexical.analyzer=klingon")
-    assert "'bundled:none'" in refusal(ModelError, inputs.check, "search.embedder='bundled:none'")
+    assert "'none'" in refusal(ModelError, inputs.check, "search.embedder='bundled:none'")
 
 
 @pytest.mark.parametrize(
