@@ -29,7 +29,7 @@ from rl_cluster.retrieval.passages import passages, word_spans
 from rl_cluster.retrieval.rerank import CrossEncoderReranker, Reranker
 from rl_cluster.retrieval.self_check import check_answers
 from rl_cluster.retrieval.settings import PARTS, IndexSettings
-from rl_cluster.retrieval.snippets import best_window, clean
+from rl_cluster.retrieval.snippets import WordTokens, best_window, clean
 
 if TYPE_CHECKING:
     from rl_cluster.retrieval.corpus import Corpus
@@ -88,6 +88,7 @@ class SearchIndex:
         self._embedder = embedder
         self._reranker = reranker
         self._analyzer = lexical.analyzer if lexical else Analyzer(settings.lexical.analysis)
+        self._word_tokens = WordTokens(self._analyzer)
 
     @property
     def index_id(self) -> str:
@@ -291,7 +292,7 @@ class SearchIndex:
         document = self.corpus.at(position)
         text = document.text
         words = word_spans(text)
-        start, end = best_window(text, words, tokens, self._analyzer, self.settings.snippet_words)
+        start, end = best_window(text, words, tokens, self._word_tokens, self.settings.snippet_words)
         middle = (start + end) // 2
         part = next(p.number for p in passages(text, spans=words) if middle < p.end or p.end == len(text))
         return Hit(document.doc_id, clean(document.title), score, clean(text[start:end]), part)

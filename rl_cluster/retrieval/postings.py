@@ -9,6 +9,7 @@ from dataclasses import dataclass
 import numpy as np
 
 _BLOCK_TOKENS = 4_000_000
+_NONE = np.zeros(0, np.int32)
 
 
 @dataclass(frozen=True)
@@ -74,11 +75,13 @@ def _counted(terms: array[int], lengths: list[int], first: int) -> tuple[np.ndar
 def _joined(blocks: list[tuple[np.ndarray, np.ndarray, np.ndarray]], lengths: np.ndarray, num_terms: int) -> Postings:
     sizes = [np.bincount(terms, minlength=num_terms) for terms, _, _ in blocks]
     starts = np.zeros(num_terms + 1, np.int64)
-    np.cumsum(sum(sizes), out=starts[1:])
+    np.cumsum(np.sum(sizes, axis=0), out=starts[1:])
     documents = np.empty(starts[-1], np.int32)
     counts = np.empty(starts[-1], np.int32)
     heads = starts[:-1].copy()
-    for (terms, block_documents, block_counts), size in zip(blocks, sizes, strict=True):
+    for number, size in enumerate(sizes):
+        terms, block_documents, block_counts = blocks[number]
+        blocks[number] = (_NONE, _NONE, _NONE)  # frees a block as soon as it is moved
         # Each term's entries of this block follow those of the blocks before; blocks come in the order of documents.
         offset = heads - (np.cumsum(size) - size)
         places = np.arange(len(terms)) + offset[terms]

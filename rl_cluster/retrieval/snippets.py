@@ -10,6 +10,7 @@ from rl_cluster.retrieval.analysis import Analyzer
 from rl_cluster.retrieval.passages import word_spans
 
 DEFAULT_SNIPPET_WORDS = 24
+_CACHED_WORDS = 20_000
 _ASCII_CONTROLS = re.compile(r"[\x00-\x08\x0e-\x1b\x7f]+")
 
 
@@ -28,31 +29,38 @@ def snippet(
 
     Among equal windows the first wins, moved left so that the matches stand in its middle.
     """
-    start, end = best_window(text, word_spans(text), query_tokens, analyzer, max_words)
+    start, end = best_window(text, word_spans(text), query_tokens, WordTokens(analyzer), max_words)
     return clean(text[start:end])
 
 
+class WordTokens(dict[str, tuple[str, ...] | None]):
+    """The tokens of each word seen so far, None for one of control characters; the same words stand in many documents."""
+
+    def __init__(self, analyzer: Analyzer):
+        super().__init__()
+        self._analyzer = analyzer
+
+    def __missing__(self, word: str) -> tuple[str, ...] | None:
+        if len(self) >= _CACHED_WORDS:
+            self.clear()
+        visible = clean(word)
+        tokens = self[word] = tuple(self._analyzer.tokens(visible)) if visible else None
+        return tokens
+
+
 def best_window(
-    text: str, words: list[tuple[int, int]], query_tokens: Collection[str], analyzer: Analyzer, max_words: int
+    text: str, words: list[tuple[int, int]], query_tokens: Collection[str], word_tokens: WordTokens, max_words: int
 ) -> tuple[int, int]:
     """Where the snippet starts and ends in the text, in characters; `words`: the spans of `passages.word_spans`."""
     wanted = set(query_tokens)
-    matches_of: dict[str, set[str] | None] = {}
-    spans: list[tuple[int, int]] = []
-    matches: list[set[str]] = []
-    for span in words:
-        word = text[span[0] : span[1]]
-        if word not in matches_of:
-            visible = clean(word)
-            matches_of[word] = wanted.intersection(analyzer.tokens(visible)) if visible else None
-        found = matches_of[word]
-        if found is not None:  # a word of control characters is none
-            spans.append(span)
-            matches.append(found)
-    if len(spans) <= max_words:
+    found = [word_tokens[text[start:end]] for start, end in words]
+    if None in found:  # a word of control characters is none
+        words = [span for span, tokens in zip(words, found, strict=True) if tokens is not None]
+    matches = [wanted.intersection(tokens) for tokens in found if tokens is not None]
+    if len(words) <= max_words:
         return 0, len(text)
     first = _best_start(matches, max_words)
-    return spans[first][0], spans[first + max_words - 1][1]
+    return words[first][0], words[first + max_words - 1][1]
 
 
 def _best_start(matches: list[set[str]], size: int) -> int:

@@ -177,6 +177,21 @@ OUT_OF_RANGE = [
     "search.lexical.method=bm42",
     "search.lexical.k1=-0.1",
     "search.lexical.b=1.1",
+    "search.lexical.backend=lucene",
+    "search.lexical.delta=-0.1",
+    "search.vector.kind=annoy",
+    "search.vector.links=1",
+    "search.vector.build_breadth=0",
+    "search.vector.search_breadth=0",
+    "search.vector.lists=-1",
+    "search.vector.probes=0",
+    "search.vector.code_bytes=0",
+    "search.vector.refine=0",
+    "search.fusion.method=borda",
+    "search.fusion.depth=0",
+    "search.fusion.rrf_k=-1.0",
+    "search.fusion.lexical_weight=1.1",
+    "search.fusion.rerank_depth=0",
     "search.embed_max_tokens=0",
     "search.snippet_words=0",
     "search.replicas=0",
@@ -340,6 +355,18 @@ def test_load_config_replies_over_the_sequence_length_are_refused() -> None:
     for part in ("rollout.max_sequence_length=1024", "environment.max_turns=8", "rollout.sampling_max_tokens=128"):
         assert part in message
     load_config(["environment.max_turns=8", "rollout.sampling_max_tokens=127", "rollout.max_sequence_length=1024"])
+
+
+def test_load_config_bm25_variant_of_the_other_backend_is_refused() -> None:
+    assert "method=okapi: bm25s has the variants lucene," in refusal("search.lexical.method=okapi")
+    message = refusal("search/lexical=rank_bm25", "search.lexical.method=lucene")
+    assert "method=lucene: rank_bm25 has the variants okapi," in message
+
+
+def test_load_config_hybrid_search_is_off_until_it_is_named() -> None:
+    assert load_config([]).environment.tools == ("bm25_search", "vector_search")
+    tools = load_config(["environment.tools=[bm25_search,vector_search,hybrid_search]"]).environment.tools
+    assert tools[2] == "hybrid_search"
 
 
 def test_load_config_k_over_max_k_is_refused() -> None:

@@ -127,6 +127,11 @@ def test_check_inputs_unknown_bundled_model_is_refused(inputs: Inputs) -> None:
     assert "no such bundled model" in refusal(ModelError, inputs.check, "model.name='bundled:gpt'")
 
 
+def test_check_inputs_unknown_analyzer_or_embedder_is_refused(inputs: Inputs) -> None:
+    assert "'klingon'" in refusal(ConfigError, inputs.check, "search.lexical.analyzer=klingon")
+    assert "'none'" in refusal(ModelError, inputs.check, "search.embedder='bundled:none'")
+
+
 @pytest.mark.parametrize(
     ("override", "part"),
     [
