@@ -260,12 +260,8 @@ def process_environment(device: str) -> dict[str, Any]:
     """The runtime environment of a process that computes: a rollout worker or a learner rank."""
     variables = {"VLLM_LOGGING_LEVEL": "ERROR", "VLLM_NO_USAGE_STATS": "1", "TOKENIZERS_PARALLELISM": "false"}
     if device == "cpu":
-        # Learner and engine share the cores: threads that wait must spin briefly only. And memory that a step frees is
-        # wanted again by the next one: giving it back to the system and taking it anew costs a tenth of the step.
+        # Learner and engine share the cores: threads that wait must spin briefly only.
         variables.update(GOMP_SPINCOUNT="20000", KMP_BLOCKTIME="0")
-        variables.update(
-            MALLOC_MMAP_THRESHOLD_=str(1 << 32), MALLOC_TRIM_THRESHOLD_=str(1 << 34), MALLOC_TOP_PAD_=str(1 << 26)
-        )
     return {"env_vars": variables}
 
 
