@@ -333,12 +333,13 @@ class Coordinator:
             group = await self.pool.run_group(group_id, task, self.config.training.group_size, self.limits)
             usable = [trajectory for trajectory in group if not trajectory.outcome.is_infrastructure_failure]
             lost = [trajectory.outcome.value for trajectory in group if trajectory.outcome.is_infrastructure_failure]
+            rewards: list[Any] = [trajectory.reward for trajectory in usable]  # never None: these were played to an end
             for outcome in lost:
                 self.tracker.count(f"infrastructure/{outcome}")
             if len(usable) < 2 or not any(trajectory.num_sampled for trajectory in usable):
                 self.ledger.drop(group_id, DropReason.INFRASTRUCTURE)
                 self.log.say(f"group {group_id} is dropped: {', '.join(sorted(set(lost)))}: {group[0].error}")
-            elif not self.queue.is_worth_training(ticket, [trajectory.reward or 0.0 for trajectory in usable]):
+            elif not self.queue.is_worth_training(ticket, rewards):
                 self.ledger.drop(group_id, DropReason.NO_SIGNAL)
             else:
                 await self.buffer.put.remote(group_id, usable)

@@ -8,6 +8,7 @@ back with its typed outcome and without a reward; a worker whose engine is broke
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import os
 import time
 from dataclasses import dataclass
@@ -96,16 +97,14 @@ class RolloutWorker:
         while True:
             publication = await self.sync.wait_newer.remote(self.sequence, 10.0)
             if publication is not None:
-                await self.apply(publication)
+                # Nothing was touched then, and a newer publication waits.
+                with contextlib.suppress(SupersededError):
+                    await self.apply(publication)
 
     async def apply(self, publication: Publication) -> None:
-        """Loads one publication and acknowledges it."""
-        weights = publication.weights
+        """Loads one publication and acknowledges it. Raises SupersededError when it gave way to a newer one."""
         deliver = self._read(publication) if publication.sender is None else self._fetch(publication)
-        try:
-            await self._engine().update(weights, deliver, self.settings.sync_timeout_s)
-        except SupersededError:
-            return  # nothing was touched, and a newer publication waits
+        await self._engine().update(publication.weights, deliver, self.settings.sync_timeout_s)
         self.sequence = publication.sequence
         await self.sync.acknowledge.remote(self.worker_id, publication.sequence)
 

@@ -56,34 +56,32 @@ class VerifyingModel:
             raise DigestMismatchError(f"Tensor {missing[0]} was announced but did not arrive; restart the engine.")
 
 
-class VerifiedNCCLWeightTransferEngine(NCCLWeightTransferEngine):
+class _Verified:
+    """Goes before one of vLLM's engines: whatever that receives passes a `VerifyingModel` on its way into the model."""
+
+    model: Any
+
+    def receive_weights(self, update_info: Any) -> None:
+        model, verifying = self.model, VerifyingModel(self.model, update_info.digests)
+        self.model = verifying
+        engine: Any = super()
+        try:
+            engine.receive_weights(update_info)
+        finally:
+            self.model = model
+        verifying.require_all(update_info.names)
+
+
+class VerifiedNCCLWeightTransferEngine(_Verified, NCCLWeightTransferEngine):
     """Receives a broadcast from the learner's first rank."""
 
     update_info_cls = VerifiedNCCLUpdateInfo
 
-    def receive_weights(self, update_info: VerifiedNCCLUpdateInfo) -> None:  # pyright: ignore[reportIncompatibleMethodOverride]
-        model, verifying = self.model, VerifyingModel(self.model, update_info.digests)
-        self.model = verifying  # type: ignore[assignment]
-        try:
-            super().receive_weights(update_info)
-        finally:
-            self.model = model
-        verifying.require_all(update_info.names)
 
-
-class VerifiedIPCWeightTransferEngine(IPCWeightTransferEngine):
+class VerifiedIPCWeightTransferEngine(_Verified, IPCWeightTransferEngine):
     """Opens the memory of a learner on the same GPU."""
 
     update_info_cls = VerifiedIPCUpdateInfo
-
-    def receive_weights(self, update_info: VerifiedIPCUpdateInfo) -> None:  # pyright: ignore[reportIncompatibleMethodOverride]
-        model, verifying = self.model, VerifyingModel(self.model, update_info.digests)
-        self.model = verifying  # type: ignore[assignment]
-        try:
-            super().receive_weights(update_info)
-        finally:
-            self.model = model
-        verifying.require_all(update_info.names)
 
 
 ENGINES = {"nccl": VerifiedNCCLWeightTransferEngine, "ipc": VerifiedIPCWeightTransferEngine}

@@ -219,3 +219,5 @@ def test_verify_digest_either_kind_is_recognised():
     for name, tensor in tensors().items():
         for digest in (tensor_digest, device_digest):
             verify_digest(name, tensor, {name: digest(tensor)})
+            with pytest.raises(DigestMismatchError, match="has digest"):
+                verify_digest(name, tensor + 1, {name: digest(tensor)})
