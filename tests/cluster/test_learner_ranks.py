@@ -8,8 +8,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from rl_cluster.learning.settings import LoraSettings
+from rl_cluster.learning.settings import LoraSettings, UpdateSettings
 from rl_cluster.sequences.row import TrainingRow
+from tests.helpers.objectives import OBJECTIVES, objective_gradients, split_rows
 from tests.helpers.tiny_learner import (
     UPDATE,
     Processes,
@@ -106,6 +107,32 @@ def test_update_two_ranks_with_adapters_agree_at_stages_0_and_3(processes: Proce
         assert max(np.abs(after[name] - before[name]).max() for name in after) > 1e-4
         for name in plain:
             np.testing.assert_allclose(after[name], plain[name], atol=1e-5, err_msg=name)
+
+
+def update_objective(
+    rank: int, world: int, port: int, model: Path, stage: int, rows: list[TrainingRow], settings: UpdateSettings
+) -> tuple[Weights, Weights]:
+    with learner_rank(model, rank, world, port, zero_stage=stage, micro_batch_tokens=48) as learner:
+        learner.set_reference(str(model))
+        before = parameters(learner)
+        learner.update(rows, settings)
+        return before, parameters(learner)
+
+
+@pytest.mark.parametrize("stage", [0, 3])
+@pytest.mark.parametrize(("goal", "settings", "needs_reference"), OBJECTIVES)
+def test_update_two_ranks_with_an_objective_over_episodes_take_the_step_of_one(
+    processes: Processes, model: Path, stage: int, goal: str, settings: UpdateSettings, needs_reference: bool
+) -> None:
+    """An episode whose rows lie on different ranks has one ratio."""
+    rows = split_rows()
+    gradients = objective_gradients(model, rows, goal, model if needs_reference else None)
+    for before, after in processes.call(DEADLINE_S, update_objective, model, stage, rows, settings):
+        for name, gradient in gradients.items():
+            step = first_step(gradient)
+            np.testing.assert_allclose(
+                before[name] - after[name], step, atol=2e-4 * np.abs(step).max() + 1e-7, rtol=0, err_msg=name
+            )
 
 
 @pytest.mark.parametrize("stage", [1, 3])
