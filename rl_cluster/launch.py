@@ -179,8 +179,10 @@ def _free_port() -> int:
 
 
 def main() -> None:
-    """Entry point of `make train`; SIGTERM is treated as Ctrl-C."""
-    signal.signal(signal.SIGTERM, signal.default_int_handler)
+    """Entry point of `make train`; SIGTERM is treated as Ctrl-C, and so is SIGINT where a shell started this in the background
+    and had it ignored."""
+    for number in (signal.SIGTERM, signal.SIGINT):
+        signal.signal(number, signal.default_int_handler)
     try:
         sys.exit(launch(sys.argv[1:]))
     except RLClusterError as error:
