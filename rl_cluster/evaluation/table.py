@@ -8,7 +8,7 @@ from rich import box
 from rich.console import Group
 from rich.table import Table
 
-from rl_cluster.evaluation.statistics import MeanInterval
+from rl_cluster.evaluation.statistics import FEW_QUESTIONS, MeanInterval
 from rl_cluster.evaluation.summary import PairedSummary, SystemSummary
 
 
@@ -74,5 +74,7 @@ def _plain(mean: MeanInterval | None, form: str) -> str:
 
 def _with_interval(mean: MeanInterval, form: str) -> str:
     bounds = "n<2" if mean.low is None or mean.high is None else f"{form.format(mean.low)}, {form.format(mean.high)}"
+    if mean.caution and mean.low is not None:
+        bounds += f"; n<{FEW_QUESTIONS}"
     # The backslash keeps rich from reading the bracket as markup.
     return f"{form.format(mean.mean)} \\[{bounds}]"
