@@ -81,6 +81,7 @@ def made_report() -> ReportContent:
         "bm25": [play(task, 0.5, 0.0, rng) for task in questions],
     }
     records = {name: [record_of(t, q) for t, q in zip(found, questions, strict=True)] for name, found in played.items()}
+    shown = {name: [(q.dataset, t) for t, q in zip(found, questions, strict=True)] for name, found in played.items()}
     prices = {name: Prices(0.2, 0.8) for name in ("before", "after")}
     pairs = [("before", "after"), ("bm25", "after")]
     comparison = compare_systems(records, pairs, SETTINGS, prices)
@@ -97,7 +98,7 @@ def made_report() -> ReportContent:
         validations=[
             {"step": s, "mean": 0.3 + 0.02 * s, "low": 0.22 + 0.02 * s, "high": 0.38 + 0.02 * s} for s in (0, 7, 14)
         ],
-        questions=question_views(questions, played, pairs[0]),
+        questions=question_views(questions, shown, pairs[0]),
         drifts=[
             {
                 "name": "removed",

@@ -42,20 +42,19 @@ class ReportContent:
 
 def question_views(
     tasks: Sequence[Task],
-    episodes: Mapping[str, Sequence[Trajectory]],
+    episodes: Mapping[str, Sequence[tuple[str, Trajectory]]],
     pair: tuple[str, str] | None,
     limit: int = MAX_QUESTIONS,
 ) -> list[dict[str, Any]]:
     """Questions with the first episode of each system, those first that `pair` (before, after) changed most.
 
-    episodes: trajectories by system, several of a task allowed. JSON types; texts are cut to MAX_TEXT characters.
+    episodes: (data set, trajectory) by system, several of a task allowed. JSON types; texts are cut to MAX_TEXT characters.
     """
     first: dict[str, dict[tuple[str, str], Trajectory]] = {}
-    datasets = {task.task_id: task.dataset for task in tasks}
     for system, trajectories in episodes.items():
         found = first.setdefault(system, {})
-        for trajectory in trajectories:
-            found.setdefault((datasets.get(trajectory.task_id, ""), trajectory.task_id), trajectory)
+        for dataset, trajectory in trajectories:
+            found.setdefault((dataset, trajectory.task_id), trajectory)
     views = []
     for task in tasks:
         played = {

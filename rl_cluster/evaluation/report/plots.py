@@ -63,13 +63,13 @@ def forest(pairs: Sequence[Mapping[str, Any]]) -> str:
     canvas = Canvas(height, "Paired differences in nDCG@10 by data set, with 95% intervals")
     shown = [part for _, part, _ in rows if part is not None]
     values = [value for part in shown for value in [part["ndcg@10"], *(part["ci95"] or [])]]
-    across = Scale.around(values, 128, WIDTH - 92, zero=True)
+    across = Scale.around(values, 128, WIDTH - 112, zero=True)
     bottom = height - 34
     for tick in across.ticks(4):
         canvas.line(across(tick), 8, across(tick), bottom, GRID)
         canvas.text(across(tick), bottom + 14, number(tick), "middle", 11, FAINT)
     canvas.line(across(0.0), 8, across(0.0), bottom, INK, 1.0, "3 3")
-    canvas.text((128 + WIDTH - 92) / 2, height - 4, "difference in nDCG@10", "middle", 11, FAINT)
+    canvas.text((128 + WIDTH - 112) / 2, height - 4, "difference in nDCG@10", "middle", 11, FAINT)
     for place, (name, part, strong) in enumerate(rows):
         y = 24 * place + 22
         if part is None:
@@ -82,7 +82,7 @@ def forest(pairs: Sequence[Mapping[str, Any]]) -> str:
             canvas.line(across(interval[0]), y, across(interval[1]), y, colour, 2.0)
         canvas.circle(across(part["ndcg@10"]), y, 5 if strong else 3.5, colour, f"{name}: {part['ndcg@10']:+.3f}")
         p = part.get("p_holm", part["p"])
-        canvas.text(WIDTH - 86, y + 4, f"{part['ndcg@10']:+.3f}", size=11)
+        canvas.text(WIDTH - 98, y + 4, f"{part['ndcg@10']:+.3f}", size=11)
         canvas.text(WIDTH, y + 4, "p<0.001" if p < 0.001 else f"p={p:.3f}", "end", 11, FAINT)
     return canvas.svg()
 
@@ -148,19 +148,19 @@ def effort(systems: Mapping[str, Mapping[str, Any]]) -> str:
 
 
 def quality_against_cost(systems: Mapping[str, Mapping[str, Any]]) -> str:
-    """nDCG@10 against cost per question, or against tokens per question where prices are not configured."""
+    """nDCG@10 against cost, or against tokens per question where prices are not configured."""
     priced = any("cost" in found["overall"]["measures"] for found in systems.values())
     points = []
     for name, found in systems.items():
         measures = found["overall"]["measures"]
         if priced:
-            x = measures.get("cost", {}).get("mean", 0.0)
+            x = 1000 * measures.get("cost", {}).get("mean", 0.0)
         else:
             x = sum(measures.get(key, {}).get("mean", 0.0) for key in ("prompt_tokens", "sampled_tokens"))
         points.append((name, x, found["overall"]))
     if len(points) < 2 or len({x for _, x, _ in points}) < 2:
         return ""
-    label = "cost per question" if priced else "tokens read and written per question"
+    label = "cost per 1,000 questions" if priced else "tokens read and written per question"
     canvas = Canvas(250, f"nDCG@10 against {label}")
     across = Scale.around([x for _, x, _ in points], _LEFT, WIDTH - _RIGHT - 20, zero=True)
     values = [v for _, _, each in points for v in [each["ndcg@10"], *(each["ci95"] or [])]]
@@ -224,7 +224,7 @@ def _direction(interval: Sequence[float] | None) -> str:
 
 
 def _axes(canvas: Canvas, across: Scale, up: Scale, label: str, bottom: float) -> None:
-    for tick in up.ticks(5):
+    for tick in up.ticks(6):
         canvas.line(across.start, up(tick), across.end, up(tick), GRID)
         canvas.text(across.start - 6, up(tick) + 4, number(tick), "end", 11, FAINT)
     for tick in across.ticks(6):
