@@ -169,8 +169,12 @@ def _index_settings(config: EvaluateConfig, systems: Mapping[str, SystemConfig],
     tools = {system.tool for system in systems.values() if isinstance(system, BaselineConfig)}
     if any(not isinstance(system, BaselineConfig) for system in systems.values()):
         tools |= set(config.environment.tools)
-    settings = settings_from_config(config.search.model_dump(), locales)
-    return replace(settings, parts=index_parts(sorted(tools)))
+    parts = index_parts(sorted(tools))
+    if "vector" in parts:
+        from transformers.utils import logging as transformers_logging
+
+        transformers_logging.disable_progress_bar()
+    return replace(settings_from_config(config.search.model_dump(), locales), parts=parts)
 
 
 def _stages(config: EvaluateConfig, systems: Mapping[str, SystemConfig], say: Say) -> list[Any]:
@@ -334,8 +338,8 @@ def _track(config: EvaluateConfig, content: ReportContent, evaluation: Evaluatio
             tracker.log_metrics(
                 {f"{prefix}/ndcg@10": each["ndcg@10"], f"{prefix}/failure_rate": each["failure_rate"]}, 0
             )
-    for episodes in evaluation.played[None].episodes.values():
-        tracker.log_traces([trajectory for _, trajectory in episodes], 0, config.tracking.traces_per_step)
+    for trajectories in evaluation.played[None].trajectories.values():
+        tracker.log_traces(trajectories, 0, config.tracking.traces_per_step)
     for path in paths:
         tracker.log_artifact(path)
     tracker.finish()

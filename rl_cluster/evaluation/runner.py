@@ -18,7 +18,7 @@ from rl_cluster.evaluation.holm import holm
 from rl_cluster.evaluation.measures import MeasureSettings, Prices
 from rl_cluster.evaluation.players.base import Player
 from rl_cluster.evaluation.records import record_of
-from rl_cluster.evaluation.report import ReportContent, question_views
+from rl_cluster.evaluation.report import ReportContent, Views, first_views, question_views
 from rl_cluster.evaluation.summary import EpisodeRecord, compare
 from rl_cluster.evaluation.world import QuestionSet, World, open_world
 from rl_cluster.retrieval.settings import IndexSettings
@@ -31,12 +31,16 @@ class Played:
     """Episodes of every system, over all question sets."""
 
     records: dict[str, list[EpisodeRecord]] = field(default_factory=dict)
-    episodes: dict[str, list[tuple[str, Trajectory]]] = field(default_factory=dict)
+    trajectories: dict[str, list[Trajectory]] = field(default_factory=dict)
+    views: dict[str, Views] = field(default_factory=dict)
 
-    def add(self, system: str, records: Sequence[EpisodeRecord], trajectories: Sequence[Trajectory]) -> None:
+    def add(self, system: str, tasks: Sequence[Task], trajectories: Sequence[Trajectory]) -> list[EpisodeRecord]:
+        """`tasks` and `trajectories` in one order; returns the new records."""
+        records = [record_of(trajectory, task) for task, trajectory in zip(tasks, trajectories, strict=True)]
         self.records.setdefault(system, []).extend(records)
-        pairs = [(record.dataset, trajectory) for record, trajectory in zip(records, trajectories, strict=True)]
-        self.episodes.setdefault(system, []).extend(pairs)
+        self.trajectories.setdefault(system, []).extend(trajectories)
+        self.views.setdefault(system, {}).update(first_views(tasks, trajectories))
+        return records
 
 
 @dataclass
@@ -85,26 +89,25 @@ async def _on_set(
         world = await asyncio.to_thread(
             open_world, questions, corpus, drift, plan.environment, settings, plan.indexes, plan.seed
         )
-        by_id = {task.task_id: task for task in world.tasks}
         played = evaluation.played.setdefault(name, Played())
         for system, player in players.items():
-            trajectories = await _play(player, world, plan.samples)
-            records = [record_of(trajectory, by_id[trajectory.task_id]) for trajectory in trajectories]
-            played.add(system, records, trajectories)
+            tasks = [task for task in world.tasks for _ in range(plan.samples)]
+            records = played.add(system, tasks, await _play(player, world, tasks))
             score = sum(record.score for record in records) / len(records)
             lost = sum(record.outcome.is_infrastructure_failure for record in records)
             note = f", {lost} episodes lost to infrastructure" if lost else ""
             say(f"{where}: {system} nDCG@10 {score:.3f}{note}")
 
 
-async def _play(player: Player, world: World, samples: int) -> list[Trajectory]:
+async def _play(player: Player, world: World, tasks: Sequence[Task]) -> list[Trajectory]:
+    """One episode per entry of `tasks`, in their order."""
     gate = asyncio.Semaphore(player.concurrency)
 
-    async def one(task: Task, sample: int) -> Trajectory:
+    async def one(number: int, task: Task) -> Trajectory:
         async with gate:
-            return await player.play(world, task, sample)
+            return await player.play(world, task, number)
 
-    return list(await asyncio.gather(*(one(task, sample) for task in world.tasks for sample in range(samples))))
+    return list(await asyncio.gather(*(one(number, task) for number, task in enumerate(tasks))))
 
 
 def report_of(
@@ -126,7 +129,7 @@ def report_of(
         title=title,
         comparison=comparison,
         facts=facts,
-        questions=question_views(evaluation.tasks, undisturbed.episodes, main),
+        questions=question_views(evaluation.tasks, undisturbed.views, main),
         drifts=[
             {
                 "name": name,

@@ -24,6 +24,8 @@ from rl_cluster.config import (
 from rl_cluster.errors import ConfigError
 from rl_cluster.evaluation.measures import MeasureSettings, Prices
 
+Name = Annotated[str, Field(pattern=r"^[A-Za-z0-9_.-]+$")]
+"""Of a system or a drift; files are named after it."""
 Price = Annotated[float, Field(ge=0)]
 
 
@@ -94,7 +96,7 @@ class NumbersConfig(Section):
     success_threshold: Annotated[float, Field(gt=0, le=1)]
     pass_k: tuple[Positive, ...] = Field(strict=False)
     bootstrap_resamples: Annotated[int, Field(ge=1000)]
-    drift: dict[str, dict[str, Any]]
+    drift: dict[Name, dict[str, Any]]
 
 
 class EvaluateConfig(Section):
@@ -111,7 +113,7 @@ class EvaluateConfig(Section):
     temperature: Annotated[float, Field(ge=0, le=2)]
     reference: str | None
     evaluation: NumbersConfig
-    systems: dict[str, dict[str, Any]] = Field(min_length=1)
+    systems: dict[Name, dict[str, Any]] = Field(min_length=1)
     environment: EnvironmentConfig
     search: SearchConfig
     rollout: RolloutConfig

@@ -12,7 +12,7 @@ from rl_cluster.errors import Outcome
 from rl_cluster.evaluation.comparison import compare_systems
 from rl_cluster.evaluation.measures import MeasureSettings, Prices
 from rl_cluster.evaluation.records import record_of
-from rl_cluster.evaluation.report import ReportContent, question_views, write_report
+from rl_cluster.evaluation.report import ReportContent, first_views, question_views, write_report
 
 HOSTILE = "</script><script>window.broken = true</script><img src=x onerror='window.broken=true'>"
 SETTINGS = MeasureSettings(resamples=1000, pass_k=(1, 2))
@@ -81,7 +81,7 @@ def made_report() -> ReportContent:
         "bm25": [play(task, 0.5, 0.0, rng) for task in questions],
     }
     records = {name: [record_of(t, q) for t, q in zip(found, questions, strict=True)] for name, found in played.items()}
-    shown = {name: [(q.dataset, t) for t, q in zip(found, questions, strict=True)] for name, found in played.items()}
+    shown = {name: first_views(questions, found) for name, found in played.items()}
     prices = {name: Prices(0.2, 0.8) for name in ("before", "after")}
     pairs = [("before", "after"), ("bm25", "after")]
     comparison = compare_systems(records, pairs, SETTINGS, prices)

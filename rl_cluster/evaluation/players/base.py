@@ -14,6 +14,6 @@ class Player(Protocol):
 
     concurrency: int
 
-    async def play(self, world: World, task: Task, sample: int) -> Trajectory:
-        """Plays one episode to its end; failures of engine or search come back as typed outcomes."""
+    async def play(self, world: World, task: Task, number: int) -> Trajectory:
+        """Plays episode `number` of a run to its end; failures of engine or search come back as typed outcomes."""
         ...

@@ -23,7 +23,7 @@ class Baseline:
     tool: str
     concurrency: int = 1
 
-    async def play(self, world: World, task: Task, sample: int) -> Trajectory:
+    async def play(self, world: World, task: Task, number: int) -> Trajectory:
         started = time.time()
         error, found, observation = None, [], ""
         try:
@@ -37,7 +37,7 @@ class Baseline:
         return Trajectory(
             trajectory_id=uuid.uuid4().hex,
             task_id=task.task_id,
-            group_id=f"{task.task_id}:{sample}",
+            group_id=f"{task.task_id}:{number}",
             turns=[turn],
             outcome=Outcome.FINISHED if ids else Outcome.NO_ANSWER,
             ranking=ids,

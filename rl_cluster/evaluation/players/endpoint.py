@@ -93,11 +93,11 @@ class Endpoint:
     async def close(self) -> None:
         await self.http.aclose()
 
-    async def play(self, world: World, task: Task, sample: int) -> Trajectory:
+    async def play(self, world: World, task: Task, number: int) -> Trajectory:
         trajectory = Trajectory(
             trajectory_id=uuid.uuid4().hex,
             task_id=task.task_id,
-            group_id=f"{task.task_id}:{sample}",
+            group_id=f"{task.task_id}:{number}",
             turns=[],
             outcome=Outcome.CANCELLED,
             index_id=world.index_id,

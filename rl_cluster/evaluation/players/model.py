@@ -41,11 +41,11 @@ class Model:
         renderer = ChatRenderer(self.tokenizer, format_.observation_role, format_.uses_template_tools)
         self.parts = EpisodeParts(self.sampler, renderer, format_, get_reward("ndcg"), "", self.name)
 
-    async def play(self, world: World, task: Task, sample: int) -> Trajectory:
+    async def play(self, world: World, task: Task, number: int) -> Trajectory:
         attempt = 0
         while True:
             environment = world.episode(task, self.parts.tool_format)
-            group = f"{task.task_id}:{sample}"
+            group = f"{task.task_id}:{number}"
             trajectory = await run_episode(self.parts, task, environment, self.limits, group, attempt)
             retried = trajectory.outcome in (Outcome.TOOL_TIMEOUT, Outcome.TOOL_UNAVAILABLE, Outcome.ENGINE_ERROR)
             if not retried or attempt >= self.retries:

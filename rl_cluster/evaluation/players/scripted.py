@@ -20,14 +20,14 @@ class Scripted:
 
     concurrency: int = 1
 
-    async def play(self, world: World, task: Task, sample: int) -> Trajectory:
+    async def play(self, world: World, task: Task, number: int) -> Trajectory:
         tool_format = get_format("plain")
         environment = world.episode(task, tool_format)
         script = scripted_search(task.prompt, world.environment.k)
         trajectory = Trajectory(
             trajectory_id=uuid.uuid4().hex,
             task_id=task.task_id,
-            group_id=f"{task.task_id}:{sample}",
+            group_id=f"{task.task_id}:{number}",
             turns=[],
             outcome=Outcome.CANCELLED,
             index_id=world.index_id,

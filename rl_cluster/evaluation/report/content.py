@@ -15,6 +15,10 @@ MAX_TEXT = 4000
 MAX_QUESTIONS = 120
 
 
+Views = dict[tuple[str, str], dict[str, Any]]
+"""(data set, task id) to one episode as the browser shows it."""
+
+
 @dataclass
 class ReportContent:
     """`comparison` is that of `comparison.compare_systems`; its first pair is what the report is about.
@@ -42,26 +46,18 @@ class ReportContent:
 
 def question_views(
     tasks: Sequence[Task],
-    episodes: Mapping[str, Sequence[tuple[str, Trajectory]]],
+    episodes: Mapping[str, Views],
     pair: tuple[str, str] | None,
     limit: int = MAX_QUESTIONS,
 ) -> list[dict[str, Any]]:
     """Questions with the first episode of each system, those first that `pair` (before, after) changed most.
 
-    episodes: (data set, trajectory) by system, several of a task allowed. JSON types; texts are cut to MAX_TEXT characters.
+    JSON types; texts are cut to MAX_TEXT characters.
     """
-    first: dict[str, dict[tuple[str, str], Trajectory]] = {}
-    for system, trajectories in episodes.items():
-        found = first.setdefault(system, {})
-        for dataset, trajectory in trajectories:
-            found.setdefault((dataset, trajectory.task_id), trajectory)
     views = []
     for task in tasks:
-        played = {
-            system: _episode(found[task.dataset, task.task_id], task)
-            for system, found in first.items()
-            if (task.dataset, task.task_id) in found
-        }
+        key = (task.dataset, task.task_id)
+        played = {system: found[key] for system, found in episodes.items() if key in found}
         if not played:
             continue
         change = None
@@ -79,6 +75,16 @@ def question_views(
         )
     views.sort(key=lambda view: (-abs(view["change"] or 0.0), view["dataset"], view["task_id"]))
     return views[:limit]
+
+
+def first_views(tasks: Sequence[Task], trajectories: Sequence[Trajectory]) -> Views:
+    """The first episode of each question; `tasks` and `trajectories` in one order."""
+    found: Views = {}
+    for task, trajectory in zip(tasks, trajectories, strict=True):
+        key = (task.dataset, task.task_id)
+        if key not in found:
+            found[key] = _episode(trajectory, task)
+    return found
 
 
 def _episode(trajectory: Trajectory, task: Task) -> dict[str, Any]:
