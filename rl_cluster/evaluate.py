@@ -103,7 +103,9 @@ def evaluate(config: EvaluateConfig, sets: Sequence[QuestionSet], say: Say) -> t
         "episodes per question": str(config.samples),
         "temperature": f"{config.temperature:g}",
     }
-    content = report_of(config.run_name, list(systems), evaluation, config.measure_settings, prices, drifts, facts)
+    content = report_of(
+        config.run_name, list(systems), evaluation, config.measure_settings, prices, drifts, config.repeats, facts
+    )
     _keep_records(config.folder / "evaluations", evaluation)
     numbers = {
         "run_name": config.run_name,

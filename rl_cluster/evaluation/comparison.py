@@ -10,9 +10,11 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
+from rl_cluster.errors import DataError
 from rl_cluster.evaluation.holm import holm
 from rl_cluster.evaluation.measures import MeasureSettings, Prices, measure
-from rl_cluster.evaluation.summary import EpisodeRecord, compare, summarise
+from rl_cluster.evaluation.repeats import mean_over_repeats
+from rl_cluster.evaluation.summary import EpisodeRecord, compare, question_scores, summarise
 
 Systems = Mapping[str, Sequence[EpisodeRecord]]
 
@@ -22,13 +24,15 @@ def compare_systems(
     pairs: Sequence[tuple[str, str]],
     settings: MeasureSettings,
     prices: Mapping[str, Prices] | None = None,
+    repeats: Mapping[str, Sequence[str]] | None = None,
 ) -> dict[str, Any]:
-    """`systems` {name: {overall, datasets}} and `pairs`, a list with one entry per (before, after).
+    """`systems` {name: {overall, datasets}}, `pairs`, a list with one entry per (before, after), and `repeats`.
 
-    Raises DataError where a pair was not evaluated on the same questions, and as `summarise`.
+    repeats: a recipe to the systems that are its runs under several seeds; what they gain over the first of `systems`, with
+    an interval for further seeds and questions. Raises DataError where a pair was not evaluated on the same questions, and as `summarise`.
     """
     prices = prices or {}
-    result: dict[str, Any] = {"systems": {}, "pairs": []}
+    result: dict[str, Any] = {"systems": {}, "pairs": [], "repeats": []}
     for name, records in systems.items():
         result["systems"][name] = {
             "overall": _system(records, settings, prices.get(name)),
@@ -41,6 +45,9 @@ def compare_systems(
     corrected = holm({str(place): pair["overall"]["p"] for place, pair in enumerate(result["pairs"])})
     for place, pair in enumerate(result["pairs"]):
         pair["overall"]["p_holm"] = corrected[str(place)]
+    reference = next(iter(systems), "")
+    for name, runs in (repeats or {}).items():
+        result["repeats"].append(_repeats(name, reference, runs, systems))
     return result
 
 
@@ -68,3 +75,25 @@ def _pair(before: str, after: str, systems: Systems, settings: MeasureSettings) 
     for dataset, part in parts.items():
         part["p_holm"] = corrected[dataset]
     return {"name": f"{after} - {before}", "before": before, "after": after, "overall": whole, "datasets": parts}
+
+
+def _repeats(name: str, reference: str, runs: Sequence[str], systems: Systems) -> dict[str, Any]:
+    base = question_scores(systems[reference])
+    differences = []
+    for run in runs:
+        scores = question_scores(systems[run])
+        if scores.keys() != base.keys():
+            raise DataError(
+                f"{run} and {reference} were evaluated on different questions; evaluate both on the same ones."
+            )
+        differences.append([scores[key] - base[key] for key in base])
+    found = mean_over_repeats(differences)
+    return {
+        "name": name,
+        "before": reference,
+        "runs": list(runs),
+        "ndcg@10": found.mean,
+        "ci95": found.interval,
+        "n": found.n,
+        "by_run": {run: sum(row) / len(row) for run, row in zip(runs, differences, strict=True)},
+    }

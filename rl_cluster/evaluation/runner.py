@@ -117,12 +117,15 @@ def report_of(
     settings: MeasureSettings,
     prices: Mapping[str, Prices],
     drifts: Mapping[str, Drift],
+    repeats: Mapping[str, Sequence[str]],
     facts: dict[str, str],
 ) -> ReportContent:
     """The other `systems` against the first of them, the last one foremost, and each drift against the undisturbed run of the same system."""
     undisturbed = evaluation.played[None]
     pairs = [(systems[0], other) for other in systems[1:]]
-    comparison = compare_systems({name: undisturbed.records[name] for name in systems}, pairs, settings, prices)
+    comparison = compare_systems(
+        {name: undisturbed.records[name] for name in systems}, pairs, settings, prices, repeats
+    )
     main = pairs[-1] if pairs else None
     comparison["pairs"].sort(key=lambda pair: pair["after"] != (main or ("", ""))[1])
     return ReportContent(

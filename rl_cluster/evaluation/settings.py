@@ -112,6 +112,7 @@ class EvaluateConfig(Section):
     samples: Annotated[int, Field(ge=1, le=128)]
     temperature: Annotated[float, Field(ge=0, le=2)]
     reference: str | None
+    repeats: dict[Name, list[str]]
     evaluation: NumbersConfig
     systems: dict[Name, dict[str, Any]] = Field(min_length=1)
     environment: EnvironmentConfig
@@ -127,6 +128,12 @@ class EvaluateConfig(Section):
             raise ValueError(
                 f"reference={self.reference} is none of the systems {', '.join(self.systems)}; name one of them"
             )
+        for recipe, runs in self.repeats.items():
+            unknown = next((run for run in runs if run not in self.systems), None)
+            if unknown is not None:
+                raise ValueError(
+                    f"repeats.{recipe} names {unknown}, which is none of the systems {', '.join(self.systems)}"
+                )
         if self.samples > 1 and self.temperature == 0:
             raise ValueError(
                 f"samples={self.samples} at temperature=0 would be the same episode over and over; set temperature over 0 or samples=1"

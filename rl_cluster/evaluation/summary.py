@@ -214,6 +214,11 @@ def compare(
     )
 
 
+def question_scores(records: Sequence[EpisodeRecord]) -> dict[tuple[str, str], float]:
+    """Mean score of each question's episodes, by (data set, task id). DataError as `summarise`."""
+    return {key: _mean([record.score for record in group]) for key, group in by_question(records).items()}
+
+
 def _ranking_part(before: Sequence[EpisodeRecord], after: Sequence[EpisodeRecord]) -> float:
     """Mean over all pairs of rollouts of (after - before) where both finished."""
     old = [record.ndcg for record in before if record.finished]
@@ -224,7 +229,7 @@ def _ranking_part(before: Sequence[EpisodeRecord], after: Sequence[EpisodeRecord
 
 
 def by_question(records: Sequence[EpisodeRecord]) -> dict[tuple[str, str], list[EpisodeRecord]]:
-    """Records by question, questions in sorted order, so that no result depends on the order of the records."""
+    """Records by (data set, task id), in sorted order, so that no result depends on the order of the records."""
     questions: dict[tuple[str, str], list[EpisodeRecord]] = {}
     for record in records:
         if record.finished and not 0.0 <= record.ndcg <= 1.0:

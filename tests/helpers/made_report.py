@@ -84,7 +84,7 @@ def made_report() -> ReportContent:
     shown = {name: first_views(questions, found) for name, found in played.items()}
     prices = {name: Prices(0.2, 0.8) for name in ("before", "after")}
     pairs = [("before", "after"), ("bm25", "after")]
-    comparison = compare_systems(records, pairs, SETTINGS, prices)
+    comparison = compare_systems(records, pairs, SETTINGS, prices, {"recipe": ["after", "bm25"]})
     change = comparison["pairs"][0]["overall"]
     drift = {**change, "ndcg@10": -0.21, "ci95": [-0.3, -0.12]}
     return ReportContent(

@@ -70,6 +70,7 @@ def test_load_second_model_has_a_name_of_its_own() -> None:
         (["system=[bm26]"], "system/bm26 is no choice of hydra_conf; available: bm25,"),
         (["system=[model]"], "systems.model.path is not set"),
         (["reference=gpt"], "reference=gpt is none of the systems bm25, vector, fusion"),
+        (["+repeats.trained=[bm25,seed1]"], "repeats.trained names seed1, which is none of the systems bm25,"),
         (["samples=4"], "samples=4 at temperature=0"),
         (["output_dir=here"], "output_dir=here: "),
         (["systems.bm25.tool=grep"], "systems.bm25.tool='grep' is refused"),
@@ -126,7 +127,8 @@ def test_run_baseline_scripted_and_endpoint_under_a_drift_writes_the_report(tmp_
 
 def test_run_several_corpora_are_searched_apart(tmp_path: Path) -> None:
     folder = write_pumps(tmp_path / "shops", ("red", "blue"))
-    assert run(config(tmp_path, f"folders=[{folder}]")) == 0
+    assert run(config(tmp_path, f"folders=[{folder}]", "system=[bm25,scripted]", "+repeats.rule=[scripted]")) == 0
+    assert json.loads((tmp_path / "out" / "report.json").read_text())["repeats"][0]["n"] == 24
     found = json.loads((tmp_path / "out" / "report.json").read_text())["systems"]["bm25"]
     assert set(found["datasets"]) == {"shops/blue", "shops/red"}
     assert all(part["ndcg@10"] > 0.7 for part in found["datasets"].values())

@@ -67,6 +67,7 @@ def test_markdown_tables_survive_hostile_names(page: Path) -> None:
     assert "| Set | Queries | nDCG@10 | Failures | Turns |" in text
     rows = [line for line in text.splitlines() if line.startswith("| wands")]
     assert re.fullmatch(r"\| wands \| 30 \| 0\.\d{4}→0\.\d{4} \| \d+\.\d\d→\d+\.\d\d % \| \d\.\d→\d\.\d \|", rows[0])
+    assert "| recipe | before | +0." in text
     assert plain("a|b\n<i>*") == r"a\|b &lt;i&gt;\*"
 
 
@@ -88,7 +89,7 @@ def test_questions_most_changed_come_first_and_long_texts_say_that_they_are_cut(
 
 def test_page_of_one_system_without_pairs_or_questions_is_written(content: ReportContent, tmp_path: Path) -> None:
     systems = {"bm25": content.comparison["systems"]["bm25"]}
-    alone = ReportContent("alone", {"systems": systems, "pairs": []})
+    alone = ReportContent("alone", {"systems": systems, "pairs": [], "repeats": []})
     paths = write_report(tmp_path, alone, {})
     assert "Episodes, turn by turn" not in paths[2].read_text()
 

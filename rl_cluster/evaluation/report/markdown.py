@@ -17,6 +17,8 @@ def report_markdown(content: ReportContent) -> str:
     for pair in content.comparison["pairs"]:
         parts += ["", f"## {plain(pair['name'])}", "", *_published_layout(content, pair), "", *_paired(pair)]
     parts += ["", "## Systems", "", *_systems(content.comparison["systems"])]
+    if content.comparison["repeats"]:
+        parts += ["", "## Repeats over seeds", "", *_repeats(content.comparison["repeats"])]
     if content.drifts:
         parts += ["", "## Drift", "", *_drifts(content.drifts)]
     parts += [
@@ -78,6 +80,15 @@ def _systems(systems: Mapping[str, Any]) -> list[str]:
             + f" | {_latency(measures)}"
             + f" | {mean(measures, 'cost', '{:.4g}')} |"
         )
+    return lines
+
+
+def _repeats(repeats: Sequence[Mapping[str, Any]]) -> list[str]:
+    lines = ["| Recipe | Against | Gain in nDCG@10, for further seeds and questions | By run |", "|---|---|---|---|"]
+    for found in repeats:
+        runs = ", ".join(f"{plain(run)} {gain:+.3f}" for run, gain in found["by_run"].items())
+        gain = with_interval(found["ndcg@10"], found["ci95"], "{:+.3f}")
+        lines.append(f"| {plain(found['name'])} | {plain(found['before'])} | {gain} | {runs} |")
     return lines
 
 
