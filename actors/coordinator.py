@@ -260,8 +260,11 @@ class Coordinator:
             dead_after_s=120.0,
             max_restarts=config.rollout.max_restarts,
         )
+        modules: list[str] = []
+        if config.weight_sync.lora == "adapter":
+            modules = (await self.learner.call("adapter_modules", config.training.step_timeout_s))[0]
         self.pool = RolloutPool(
-            worker_settings(config, self.data),
+            worker_settings(config, self.data, tuple(modules)),
             config.rollout.num_workers,
             config.rollout.rollout_max_concurrency,
             worker_options(config),

@@ -180,7 +180,9 @@ def learner_settings(config: Config, model_path: str) -> LearnerSettings:
         dtype=config.model.dtype,
         device=config.cluster.device,
         temperature=config.rollout.temperature,
-        lora=LoraSettings(learner.lora.lora_rank, learner.lora.lora_alpha, learner.lora.dropout),
+        lora=LoraSettings(
+            learner.lora.lora_rank, learner.lora.lora_alpha, learner.lora.dropout, config.weight_sync.lora
+        ),
         num_threads=learner.num_threads,
         seed=config.seed,
         rendezvous_timeout_s=learner.start_timeout_s,
@@ -223,7 +225,8 @@ def supervised_settings(config: Config) -> UpdateSettings:
     return UpdateSettings("cross_entropy", 0.0, 1.0, None, "token_mean", 1)
 
 
-def worker_settings(config: Config, data: RunData) -> WorkerSettings:
+def worker_settings(config: Config, data: RunData, adapter_modules: tuple[str, ...] = ()) -> WorkerSettings:
+    """`adapter_modules`: the layers that the learner's adapters change, when those are what is synchronised."""
     rollout, sync = config.rollout, config.weight_sync
     return WorkerSettings(
         engine=EngineSettings(
@@ -241,6 +244,8 @@ def worker_settings(config: Config, data: RunData) -> WorkerSettings:
             cpu_threads=rollout.cpu_threads,
             seed=config.seed,
             transport=sync.transport,
+            adapter_rank=config.learner.lora.lora_rank if sync.lora == "adapter" else 0,
+            adapter_modules=adapter_modules,
         ),
         environment=environment_settings(config),
         tool_format=config.model.tool_format,

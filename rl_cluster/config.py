@@ -204,6 +204,10 @@ class TrainingConfig(Section):
     curriculum: Literal["none", "difficulty"]
 
 
+ADAPTER_RANKS = (1, 8, 16, 32, 64, 128, 256, 320, 512)
+"""The ranks that vLLM serves."""
+
+
 class LoraConfig(Section):
     lora_rank: NonNegative
     lora_alpha: Positive
@@ -247,6 +251,7 @@ class LearnerConfig(Section):
 
 class WeightSyncConfig(Section):
     transport: Literal["shared_memory", "object_store", "nccl", "ipc"]
+    lora: Literal["merged", "adapter"]
     timeout_s: Seconds
     probe_tolerance: Annotated[float, Field(gt=0)] | None
     folder: str
@@ -375,6 +380,13 @@ class Config(Section):
                 "weight_sync.transport=ipc shares the memory of one GPU between one learner rank and one worker, but "
                 f"learner.num_ranks={self.learner.num_ranks}, rollout.num_workers={self.rollout.num_workers} and together they ask for "
                 f"{self.learner.gpus_per_rank + self.rollout.gpus_per_worker:g} GPUs; set all three to at most 1, or weight_sync=nccl"
+            )
+        rank = self.learner.lora.lora_rank
+        if self.weight_sync.lora == "adapter" and (rank not in ADAPTER_RANKS or transport in ("nccl", "ipc")):
+            raise ValueError(
+                f"weight_sync.lora=adapter sends LoRA adapters of a rank among {', '.join(map(str, ADAPTER_RANKS))} through a file, but "
+                f"learner.lora.lora_rank={rank} and weight_sync.transport={transport}; set weight_sync.lora=merged, or such a rank with "
+                "weight_sync=shared_memory or object_store"
             )
         if not Path(self.output_dir).expanduser().is_absolute():
             raise ValueError(

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import multiprocessing
 import shutil
+from concurrent.futures import ProcessPoolExecutor
+from concurrent.futures.process import BrokenProcessPool
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from rl_cluster.config import Config, bound_settings
-from rl_cluster.errors import CheckpointError, ConfigError, DataError
+from rl_cluster.errors import CheckpointError, ClusterError, ConfigError, DataError
 
 if TYPE_CHECKING:
     from rl_cluster.datasets.task import Task
@@ -36,6 +39,19 @@ def check_inputs(config: Config) -> None:
     _check_model(config)
     _check_search(config)
     _check_data(config)
+
+
+def check_inputs_apart(config: Config) -> None:
+    """`check_inputs` in a process that ends with it: what it reads and imports (the collection, transformers) would otherwise stay
+    with the driver, which only follows the job, to the job's end."""
+    with ProcessPoolExecutor(1, mp_context=multiprocessing.get_context("spawn")) as pool:
+        try:
+            pool.submit(check_inputs, config).result()
+        except BrokenProcessPool as error:
+            raise ClusterError(
+                "The process that checks model and data was killed before it ended, most likely for lack of memory; free some memory of "
+                "this machine and start again."
+            ) from error
 
 
 def _check_resume(config: Config) -> None:

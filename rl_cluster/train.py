@@ -41,9 +41,9 @@ def run(config: Config) -> int:
 
     console = Console(width=None if sys.stdout.isatty() else 110)
     try:
-        from rl_cluster.preflight import check_inputs, resource_table
+        from rl_cluster.preflight import check_inputs_apart, resource_table
 
-        check_inputs(config)
+        check_inputs_apart(config)
         _connect(config)
         table, fits = resource_table(config)
         if config.dry_run:

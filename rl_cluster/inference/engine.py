@@ -5,7 +5,8 @@ Invariants:
   own sampling step;
 - a result that was sampled wholly or partly by weights whose probe has not been verified is never handed out: between
   loading and verdict, finished requests wait at a gate, and a failed verdict raises EngineError in all of them;
-- an engine whose update failed is `broken` and refuses every further call; the owner replaces it.
+- an engine whose update failed is `broken` and refuses every further call; the owner replaces it;
+- with adapters (`adapter_rank`) an update pauses nothing: see adapters.py for what holds then.
 """
 
 from __future__ import annotations
@@ -19,6 +20,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from rl_cluster.errors import DeadlineError, DigestMismatchError, EngineError, SupersededError, WeightSyncError
+from rl_cluster.inference.adapters import MAX_ADAPTERS, Adapter, AdapterShelf
 from rl_cluster.inference.sampling import Sample, SamplingSettings
 from rl_cluster.learning.weight_version import WeightVersion, verify_probe
 
@@ -33,7 +35,8 @@ Deliver = Callable[[], Awaitable[None]]
 
 @dataclass(frozen=True)
 class EngineSettings:
-    """How an engine is built. `kv_cache_gib` is memory for keys and values; lengths are tokens."""
+    """How an engine is built. `kv_cache_gib` is memory for keys and values; lengths are tokens. `adapter_rank`: over 0, weights
+    arrive as LoRA adapters of that rank on `adapter_modules` (names of linear layers) instead of whole models."""
 
     model_path: str
     max_model_len: int
@@ -49,6 +52,8 @@ class EngineSettings:
     cpu_threads: int = 2
     seed: int = 0
     transport: str = "shared_memory"
+    adapter_rank: int = 0
+    adapter_modules: tuple[str, ...] = ()
 
 
 @dataclass
@@ -86,6 +91,8 @@ class InferenceEngine:
         self._loading: int | None = None
         self._expected = 0
         self._paused_at = 0.0
+        self.adapters = AdapterShelf(self.llm)
+        self._proving: Adapter | None = None
 
     @classmethod
     async def start(cls, settings: EngineSettings, deadline_s: float = 300.0) -> InferenceEngine:
@@ -118,6 +125,15 @@ class InferenceEngine:
             arguments["distributed_executor_backend"] = "uni"
         if settings.device != "cpu":
             arguments["gpu_memory_utilization"] = settings.gpu_memory_utilization
+        if settings.adapter_rank:
+            arguments.update(
+                enable_lora=True,
+                max_lora_rank=settings.adapter_rank,
+                max_loras=MAX_ADAPTERS,
+                # Without this vLLM wraps the head too, and a head so wrapped fails on prompt log-probs in a batch of
+                # several requests, which the probe is.
+                lora_target_modules=list(settings.adapter_modules),
+            )
 
         def build() -> AsyncLLM:
             return AsyncLLM.from_engine_args(AsyncEngineArgs(**arguments))
@@ -134,7 +150,7 @@ class InferenceEngine:
             ) from error
         except (RuntimeError, ValueError) as error:
             raise EngineError(f"vLLM could not start {settings.model_path}: {error}") from error
-        if not on_device:  # there the learner begins, with the address to meet at
+        if not on_device and not settings.adapter_rank:  # on a device the learner begins, with the address to meet at
             await engine.transfer("init", {})
         return engine
 
@@ -163,24 +179,28 @@ class InferenceEngine:
         salted_for = self.version if self._loading is None else self._loading
         prompt = TokensPrompt(prompt_token_ids=prompt_ids, cache_salt=self._salt)
         arrived = time.monotonic()
+        adapter = self.adapters.acquire()
         self._enter()
         try:
             final = None
-            async for output in self.llm.generate(prompt, params, request_id or uuid.uuid4().hex):
+            request = adapter.request if adapter else None
+            async for output in self.llm.generate(prompt, params, request_id or uuid.uuid4().hex, lora_request=request):
                 final = output
         except (EngineDeadError, EngineGenerateError, RuntimeError, ValueError) as error:
             self._note_death(error)
             raise EngineError(f"vLLM failed while sampling: {error}") from error
         finally:
             self._leave()
+            self.adapters.release(adapter)
         await self._verified.wait()
         self._require_usable()
         if final is None or not final.finished:
             raise EngineError("vLLM ended a request without a final output.")
-        return self._to_sample(final, arrived, salted_for)
+        return self._to_sample(final, arrived, salted_for, adapter)
 
     async def score(self, token_ids: list[int]) -> list[float]:
-        """log p(token t | tokens before t) for t = 1..T-1 under the current weights, temperature 1."""
+        """log p(token t | tokens before t) for t = 1..T-1 under the newest weights, temperature 1; during an update, those that
+        are being proven."""
         from vllm.inputs import TokensPrompt
         from vllm.sampling_params import RequestOutputKind, SamplingParams
 
@@ -193,7 +213,9 @@ class InferenceEngine:
         )
         final = None
         prompt = TokensPrompt(prompt_token_ids=token_ids, cache_salt=f"probe-{uuid.uuid4().hex}")
-        async for output in self.llm.generate(prompt, params, f"probe-{uuid.uuid4().hex}"):
+        adapter = self._proving or self.adapters.current
+        request = adapter.request if adapter else None
+        async for output in self.llm.generate(prompt, params, f"probe-{uuid.uuid4().hex}", lora_request=request):
             final = output
         if final is None or final.prompt_logprobs is None:
             raise EngineError("vLLM gave no log-probs for the probe sequence.")
@@ -226,6 +248,7 @@ class InferenceEngine:
                 kind = DigestMismatchError if " has digest " in str(error) else WeightSyncError
                 raise kind(f"Loading weight version {weights.version} failed: {error}") from error
             finally:
+                self._proving = None
                 self._verified.set()
 
     async def transfer(self, step: str, payload: Any) -> None:
@@ -248,7 +271,15 @@ class InferenceEngine:
             raise WeightSyncError(f"{step!r} is no step of a weight transfer; known: init, start, update, finish.")
 
     async def deliver_file(self, weights: WeightVersion, path: str) -> None:
-        """Brings `weights` from the snapshot at `path` on this host."""
+        """Brings `weights` from the snapshot at `path` on this host: a whole model, or an adapter where the engine takes them."""
+        if bool(weights.adapter_config) != bool(self.settings.adapter_rank):
+            expected = "an adapter" if self.settings.adapter_rank else "a whole model"
+            raise WeightSyncError(
+                f"Weight version {weights.version}: the engine takes {expected}, another kind arrived."
+            )
+        if weights.adapter_config:
+            self._proving = await self.adapters.load(weights, path)
+            return
         await self.transfer("start", None)
         await self.transfer("update", {"path": path, "digests": weights.digests})
         await self.transfer("finish", weights.version)
@@ -267,36 +298,50 @@ class InferenceEngine:
 
     async def _update(self, weights: WeightVersion, deliver: Deliver) -> None:
         self._expected = weights.version
+        started = time.monotonic()
         await deliver()
         loaded = time.monotonic()
-        await self.llm.resume_generation()
-        self.version = weights.version
-        self._loading = None
-        if weights.probe is not None:
-            gap = verify_probe(
-                weights.probe, await self.score(list(weights.probe.token_ids)), self.settings.probe_tolerance
-            )
-            self.counters.max_probe_gap = max(self.counters.max_probe_gap, gap)
+        if self._proving is not None:
+            await self._prove(weights)
+            self.adapters.adopt(self._proving)
+            self.version = weights.version
+            self.counters.load_s += loaded - started
+        else:
+            await self.llm.resume_generation()
+            self.version = weights.version
+            self._loading = None
+            await self._prove(weights)
+            self.counters.pause_s += loaded - self._paused_at
+            self.counters.load_s += loaded - self._paused_at
         self.counters.updates += 1
-        self.counters.pause_s += loaded - self._paused_at
-        self.counters.load_s += loaded - self._paused_at
+
+    async def _prove(self, weights: WeightVersion) -> None:
+        if weights.probe is None:
+            return
+        scored = await self.score(list(weights.probe.token_ids))
+        gap = verify_probe(weights.probe, scored, self.settings.probe_tolerance)
+        self.counters.max_probe_gap = max(self.counters.max_probe_gap, gap)
 
     async def close(self) -> None:
         """Ends the engine's processes."""
         self.llm.shutdown()
+        self.adapters.close()
 
     def busy_seconds(self) -> float:
         """Seconds in which at least one request was in the engine."""
         extra = time.monotonic() - self._busy_since if self._running else 0.0
         return self.counters.busy_s + extra
 
-    def _to_sample(self, final: Any, arrived: float, salted_for: int) -> Sample:
+    def _to_sample(self, final: Any, arrived: float, salted_for: int, adapter: Adapter | None) -> Sample:
         completion = final.outputs[0]
         token_ids = [int(token) for token in completion.token_ids]
         logprobs = [float(entry[token].logprob) for token, entry in zip(token_ids, completion.logprobs, strict=True)]
         versions: list[int] = []
-        for span in completion.weight_versions or []:
-            versions.extend([int(span.version)] * (span.end - span.start))
+        if adapter is not None:
+            versions, salted_for = [adapter.version] * len(token_ids), adapter.version
+        else:
+            for span in completion.weight_versions or []:
+                versions.extend([int(span.version)] * (span.end - span.start))
         if len(versions) != len(token_ids):
             raise EngineError(f"vLLM reported weight versions for {len(versions)} of {len(token_ids)} sampled tokens.")
         mixed = sum(version != salted_for for version in versions)

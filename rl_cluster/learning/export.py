@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import json
 from collections.abc import Iterator
 from typing import Any
 
@@ -44,6 +45,21 @@ def adapter_tensors(model: nn.Module, zero_stage: int) -> dict[str, torch.Tensor
         state = {name: parameter.detach().cpu().clone().contiguous() for name, parameter in adapters.items()}
     named: Any = model
     return get_peft_model_state_dict(named, state_dict=state)
+
+
+def adapter_config_json(model: nn.Module) -> str:
+    """What peft writes into adapter_config.json, as far as a reader of the weights needs it."""
+    config: Any = model.peft_config["default"]  # pyright: ignore[reportIndexIssue]
+    shape = {
+        "peft_type": "LORA",
+        "task_type": "CAUSAL_LM",
+        "r": config.r,
+        "lora_alpha": config.lora_alpha,
+        "lora_dropout": config.lora_dropout,
+        "bias": "none",
+        "target_modules": sorted(config.target_modules),
+    }
+    return json.dumps(shape)
 
 
 def hugging_face_name(name: str) -> str:

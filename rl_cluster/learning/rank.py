@@ -25,7 +25,7 @@ from rl_cluster.algorithms.types import LossInputs, LossSettings
 from rl_cluster.errors import CheckpointError, DeadlineError, LearnerError, ModelError
 from rl_cluster.learning.cpu_matmul import use_onednn_for_float32
 from rl_cluster.learning.episode_ratios import episode_log_ratios
-from rl_cluster.learning.export import adapter_tensors, hugging_face_name, merged_tensors
+from rl_cluster.learning.export import adapter_config_json, adapter_tensors, hugging_face_name, merged_tensors
 from rl_cluster.learning.policy import HEAD_CHUNK, PolicyInputs, PolicyModule, empty_inputs, inputs_from_micro_batch
 from rl_cluster.learning.reference import ReferencePolicy
 from rl_cluster.learning.settings import LearnerSettings, UpdateSettings, learning_rate_factor
@@ -309,11 +309,16 @@ class LearnerRank:
         return Probe(tuple(int(t) for t in token_ids), tuple(float(v) for v in logprobs.cpu()))
 
     def publish(self, path: str, probe_ids: Sequence[int], node_id: str) -> WeightVersion | None:
-        """Writes a snapshot of the current weights; rank 0 returns its manifest, the others None."""
+        """Writes a snapshot of the current weights, or of the adapters alone where those are synchronised; rank 0 returns its
+        manifest, the others None."""
         from safetensors.torch import save_file
 
         probe = self.probe(probe_ids)
-        tensors = dict(merged_tensors(self.engine.module.model, self.settings.zero_stage))
+        model, lora, adapter_config = self.engine.module.model, self.settings.lora, ""
+        if lora.rank and lora.sync == "adapter":
+            tensors, adapter_config = adapter_tensors(model, self.settings.zero_stage), adapter_config_json(model)
+        else:
+            tensors = dict(merged_tensors(model, self.settings.zero_stage))
         if self.rank != 0:
             return None
         digests = {name: tensor_digest(tensor) for name, tensor in tensors.items()}
@@ -322,7 +327,8 @@ class LearnerRank:
         scratch = target.with_suffix(".partial")
         save_file({name: tensor.contiguous() for name, tensor in tensors.items()}, str(scratch))
         scratch.rename(target)
-        return WeightVersion(self.completed_steps, path, node_id, target.stat().st_size, digests, probe)
+        size = target.stat().st_size
+        return WeightVersion(self.completed_steps, path, node_id, size, digests, probe, adapter_config)
 
     def publish_on_device(
         self, sequence: int, probe_ids: Sequence[int], node_id: str, transport: str
@@ -403,6 +409,10 @@ class LearnerRank:
         self.supervised_steps = int(state["supervised_steps"])
         torch.set_rng_state(state["torch_rng"])
         return self.completed_steps
+
+    def adapter_modules(self) -> list[str]:
+        """Names of the linear layers that carry an adapter."""
+        return sorted(self.engine.module.model.peft_config["default"].target_modules)
 
     def parameter_names(self) -> list[str]:
         """Hugging Face names of all trained tensors."""

@@ -7,11 +7,13 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True)
 class LoraSettings:
-    """Low-rank adapters on all linear layers of the body; rank 0 means full fine-tuning."""
+    """Low-rank adapters on all linear layers of the body; rank 0 means full fine-tuning. `sync`: whether a snapshot holds the
+    "merged" model or the "adapter" alone."""
 
     rank: int = 0
     alpha: int = 64
     dropout: float = 0.0
+    sync: str = "merged"
 
 
 @dataclass(frozen=True)

@@ -29,7 +29,11 @@ class Probe:
 
 @dataclass(frozen=True)
 class WeightVersion:
-    """`version` is the number of completed training steps that made the weights (0 at the start)."""
+    """`version` is the number of completed training steps that made the weights (0 at the start).
+
+    `adapter_config`: where the snapshot holds a LoRA adapter under peft's names instead of a whole model, the text of peft's
+    adapter_config.json; else empty.
+    """
 
     version: int
     path: str
@@ -37,6 +41,7 @@ class WeightVersion:
     num_bytes: int
     digests: dict[str, str] = field(repr=False)
     probe: Probe | None = None
+    adapter_config: str = ""
 
 
 def tensor_digest(tensor: torch.Tensor) -> str:

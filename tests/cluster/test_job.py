@@ -74,6 +74,7 @@ def test_job_asynchronous_then_resumed_trains_each_group_once_within_the_age_bou
 
     output = tmp_path / "asynchronous"
     limits = ["staleness.max_steps_off_policy=1", "algorithm/loss=cispo", "algorithm/advantage=rloo"]
+    limits += ["learner.lora.lora_rank=8", "weight_sync.lora=adapter"]
     coordinator, result = start(job(output, tiny_model, small_tables, "training.max_steps=2", *limits))
     report: Any = ray.get(result, timeout=300)
     ray.kill(coordinator)
@@ -83,6 +84,7 @@ def test_job_asynchronous_then_resumed_trains_each_group_once_within_the_age_bou
     assert set(report["paired"]) >= {"ndcg@10", "ci95"}
     assert json.loads((output / "report.json").read_text())["after"]["n"] == 2
 
+    assert (output / "final" / "adapter" / "adapter_model.safetensors").is_file()
     AutoTokenizer.from_pretrained(output / "final")
     AutoModelForCausalLM.from_pretrained(output / "final")
     assert "nDCG@10" in (output / "final" / "README.md").read_text()

@@ -67,6 +67,13 @@ def test_load_config_device_transport_without_gpu_is_refused(transport: str) -> 
     assert f"weight_sync.transport={transport} moves weights between GPUs, but cluster.device=cpu" in message
 
 
+@pytest.mark.parametrize("rank", [0, 12])
+def test_load_config_adapter_sync_of_a_rank_that_is_not_served_is_refused(rank: int) -> None:
+    message = refusal("weight_sync.lora=adapter", f"learner.lora.lora_rank={rank}")
+    assert f"learner.lora.lora_rank={rank} and weight_sync.transport=shared_memory" in message
+    assert isinstance(load_config(["weight_sync.lora=adapter", "learner.lora.lora_rank=8"]), Config)
+
+
 def test_load_config_ipc_over_two_gpus_is_refused() -> None:
     message = refusal("weight_sync=ipc", "cluster=gpu", "rollout=gpu", "learner=gpu")
     assert "together they ask for 2 GPUs" in message

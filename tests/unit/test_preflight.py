@@ -15,8 +15,8 @@ import pytest
 from rl_cluster.composition import load_config
 from rl_cluster.datasets.tables import write_tasks
 from rl_cluster.datasets.task import Document, Task
-from rl_cluster.errors import CheckpointError, ConfigError, DataError, ModelError, RLClusterError
-from rl_cluster.preflight import check_inputs
+from rl_cluster.errors import CheckpointError, ClusterError, ConfigError, DataError, ModelError, RLClusterError
+from rl_cluster.preflight import check_inputs, check_inputs_apart
 from rl_cluster.retrieval.corpus import CORPUS_SCHEMA, write_corpus
 from tests.helpers.tiny_models import write_tiny_model
 
@@ -274,3 +274,25 @@ def test_check_inputs_fresh_start_in_a_used_folder_is_refused(inputs: Inputs, tm
     leave_a_run(inputs, tmp_path / "run")
     message = refusal(ConfigError, inputs.check, f"output_dir={tmp_path / 'run'}", "resume=never")
     assert "holds a run at step 4" in message
+
+
+@pytest.mark.slow
+def test_check_inputs_apart_wrong_setting_is_refused_as_in_the_same_process(inputs: Inputs) -> None:
+    write_tasks(inputs.data / "tasks.parquet", inputs.tasks)
+    config = load_config(
+        [f"data.folder={inputs.data}", "data=tables", f"model.name={inputs.model}", "environment.reward=ndgc"]
+    )
+    with pytest.raises(ConfigError, match="ndgc"):
+        check_inputs_apart(config)
+
+
+class _EndsItsReader:
+    """Ends the process that unpickles it, as the kernel does when memory is short."""
+
+    def __reduce__(self) -> tuple[Callable[[int], None], tuple[int]]:
+        return os._exit, (137,)
+
+
+def test_check_inputs_apart_killed_process_is_a_typed_error() -> None:
+    with pytest.raises(ClusterError, match="lack of memory"):
+        check_inputs_apart(_EndsItsReader())  # type: ignore[arg-type]
