@@ -201,15 +201,14 @@ class Coordinator:
         await self._checkpoint()
 
     async def _set_reference(self) -> None:
-        """Gives the learner its reference or teacher; `start` is the policy as it was when reinforcement learning began."""
-        reference = self.config.learner.reference
+        """Keeps the policy that is evaluated as `before` in `start`, and gives the learner its reference or teacher."""
+        reference, folder = self.config.learner.reference, self.output / "start"
+        if not self.completed_steps and (reference == "start" or self.config.evaluation.test_at_start):
+            await self._save_model("start")
         if reference is None:
             return
         if reference == "start":
-            folder = self.output / "start"
-            if not self.completed_steps:
-                await self._save_model("start")
-            elif not folder.exists():
+            if not folder.exists():
                 raise CheckpointError(
                     f"{folder} is gone, but learner.reference=start asks for it; restore it or start anew under another run_name."
                 )
