@@ -210,10 +210,9 @@ async def _light_players(
 
 
 def _endpoint(config: EvaluateConfig, system: EndpointConfig):
-    from rl_cluster.evaluation.players.endpoint import Connection, Endpoint
+    from rl_cluster.evaluation.players.endpoint import Endpoint
 
-    connection = Connection.model_validate(system.model_dump(exclude={"kind", "prices", "max_tokens"}))
-    return Endpoint(connection, config.temperature, system.max_tokens)
+    return Endpoint(system, config.temperature, system.max_tokens)
 
 
 @contextlib.asynccontextmanager
@@ -221,7 +220,7 @@ async def _model_player(
     config: EvaluateConfig, name: str, system: ModelSystemConfig, say: Say
 ) -> AsyncIterator[dict[str, Player]]:
     import ray
-    from ray.exceptions import RayActorError
+    from ray.exceptions import RayActorError, RayTaskError
     from transformers import AutoTokenizer
 
     from actors.engine_host import EngineHost
@@ -256,6 +255,8 @@ async def _model_player(
     async def sample(prompt_ids: list[int], sampling: SamplingSettings) -> Sample:
         try:
             return await within(rollout.rollout_timeout, host.sample.remote(prompt_ids, sampling))
+        except RayTaskError as error:
+            raise _cause(error) from None
         except TimeoutError as error:
             raise EngineError(
                 f"The engine of {name} did not answer within rollout.rollout_timeout={rollout.rollout_timeout:.0f} s."
@@ -266,6 +267,8 @@ async def _model_player(
     try:
         try:
             await within(rollout.start_timeout_s, host.start.remote(rollout.start_timeout_s))
+        except RayTaskError as error:
+            raise _cause(error) from None
         except TimeoutError as error:
             raise DeadlineError(
                 f"The engine of {name} was not ready within rollout.start_timeout_s={rollout.start_timeout_s:.0f} s; does the "
@@ -290,6 +293,11 @@ async def _model_player(
         with contextlib.suppress(TimeoutError, RayActorError):
             await within(CLOSE_TIMEOUT_S, host.close.remote())
         ray.kill(host, no_restart=True)
+
+
+def _cause(error: Any) -> BaseException:
+    """What an actor raised on purpose, without Ray's account of where; anything else as it is."""
+    return error.cause if isinstance(error.cause, RLClusterError) else error
 
 
 def _connect(config: EvaluateConfig) -> None:

@@ -60,8 +60,9 @@ class ModelSystemConfig(Section):
     prices: PriceConfig
 
 
-class EndpointConfig(Section):
-    kind: Literal["endpoint"]
+class Connection(Section):
+    """A chat endpoint. `key_variable` names the environment variable that holds the key; null where none is needed."""
+
     url: Annotated[str, Field(pattern=r"^https?://")]
     model: str
     key_variable: str | None
@@ -69,16 +70,20 @@ class EndpointConfig(Section):
     max_retries: NonNegative
     concurrency: Positive
     native_tools: bool
-    max_tokens: Positive
-    prices: PriceConfig
 
     @model_validator(mode="after")
-    def _no_credentials(self) -> EndpointConfig:
+    def _no_credentials(self) -> Connection:
         if "@" in self.url.partition("://")[2].partition("/")[0]:
             raise ValueError(
                 "url holds credentials, which would be logged; name an environment variable in key_variable"
             )
         return self
+
+
+class EndpointConfig(Connection):
+    kind: Literal["endpoint"]
+    max_tokens: Positive
+    prices: PriceConfig
 
 
 SystemConfig = BaselineConfig | ScriptedConfig | ModelSystemConfig | EndpointConfig

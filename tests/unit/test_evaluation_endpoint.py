@@ -11,7 +11,8 @@ import pytest
 from rl_cluster.episodes.trajectory import Trajectory
 from rl_cluster.errors import ConfigError, EndpointError, Outcome
 from rl_cluster.evaluation.players import endpoint as module
-from rl_cluster.evaluation.players.endpoint import Connection, Endpoint
+from rl_cluster.evaluation.players.endpoint import Endpoint
+from rl_cluster.evaluation.settings import Connection
 from rl_cluster.evaluation.world import World
 from tests.helpers.chat_server import Answer, ChatServer, chat_server, completion
 from tests.helpers.small_world import pump_world

@@ -18,29 +18,17 @@ from typing import Any
 
 import httpx
 
-from rl_cluster.config import NonNegative, Positive, Seconds, Section
 from rl_cluster.datasets.task import Task
 from rl_cluster.episodes.formats import get_format
 from rl_cluster.episodes.formats.base import ParsedReply, ToolFormat, ToolSpec, check_arguments, find_answer
 from rl_cluster.episodes.trajectory import ToolCall, Trajectory, Turn, TurnTimes
 from rl_cluster.errors import ConfigError, EndpointError, EngineError, Outcome, ToolTimeoutError, ToolUnavailableError
+from rl_cluster.evaluation.settings import Connection
 from rl_cluster.evaluation.world import World
 
 UNKNOWN_ID = -1
 """Stands for each token that an endpoint counted, whose id it does not say."""
 MAX_PAUSE_S = 30.0
-
-
-class Connection(Section):
-    """Where the endpoint is. `key_variable` names the environment variable that holds the key; null where none is needed."""
-
-    url: str
-    model: str
-    key_variable: str | None
-    timeout_s: Seconds
-    max_retries: NonNegative
-    concurrency: Positive
-    native_tools: bool
 
 
 class _Native:
