@@ -61,7 +61,7 @@ def run(config: EvaluateConfig) -> int:
         from rl_cluster.evaluation.table import comparison_table
 
         sets = question_sets(config.folders, config.data, config.split, config.limit)
-        check_systems(config, sets)
+        check_inputs(config, sets)
         if config.dry_run:
             console.print_json(json.dumps(config.model_dump(mode="json")))
             for questions in sets:
@@ -120,8 +120,15 @@ def evaluate(config: EvaluateConfig, sets: Sequence[QuestionSet], say: Say) -> t
     return content, paths
 
 
-def check_systems(config: EvaluateConfig, sets: Sequence[QuestionSet]) -> None:
-    """Raises the first error among models, tool formats and keys; starts nothing."""
+def check_inputs(config: EvaluateConfig, sets: Sequence[QuestionSet]) -> None:
+    """Raises the first error among documents, drifts, models, tool formats and keys; starts nothing."""
+    from rl_cluster.evaluation.drift import get_drift
+    from rl_cluster.evaluation.world import check_filters
+
+    for questions in sets:
+        corpus = questions.read_corpus()
+        for name, values in config.evaluation.drift.items():
+            check_filters(questions, corpus, name, get_drift(values))
     for system in systems_of(config).values():
         if isinstance(system, ModelSystemConfig):
             _check_model(config, system, sets)

@@ -17,7 +17,7 @@ from rl_cluster.environments.hits import FoundDocument
 from rl_cluster.environments.search import SearchEnvironment, SearchEnvironmentSettings
 from rl_cluster.episodes.environment import StepResult
 from rl_cluster.episodes.formats.base import ParsedReply, ToolFormat
-from rl_cluster.errors import SearchRequestError
+from rl_cluster.errors import ConfigError, SearchRequestError
 from rl_cluster.evaluation.drift.base import Drift, EvaluationSearch
 from rl_cluster.retrieval.corpus import Corpus, read_corpus
 from rl_cluster.retrieval.index import SearchIndex
@@ -86,6 +86,16 @@ def open_world(
     tasks = drift.tasks(questions.tasks, seed)
     client = drift.client(inner, searched.doc_ids, seed)
     return World(questions.dataset, tasks, client, drift.environment(environment), drift, index.index_id)
+
+
+def check_filters(questions: QuestionSet, corpus: Corpus, name: str, drift: Drift) -> None:
+    """Raises ConfigError where drift `name` filters by a field that no document of the set has."""
+    for field in drift.filters or ():
+        if not any(field in document.metadata for document in corpus):
+            raise ConfigError(
+                f"evaluation.drift.{name} filters by {field!r}, which no document of {questions.dataset} has; set its field and values, or "
+                f"leave it out with ~evaluation.drift.{name}."
+            )
 
 
 def index_parts(tools: Sequence[str]) -> tuple[str, ...]:

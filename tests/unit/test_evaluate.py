@@ -151,6 +151,17 @@ def test_run_unreachable_endpoint_is_one_sentence(tmp_path: Path, url: str, caps
     assert "Traceback" not in said
 
 
+def test_run_filter_that_no_document_can_meet_is_refused_before_anything_is_played(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    folder = write_pumps(tmp_path / "pumps")
+    field = "evaluation.drift.new_filter.field=colour"
+    assert run(config(tmp_path, f"folders=[{folder}]", "evaluation/drift=[new_filter]", field)) == 2
+    said = " ".join(capsys.readouterr().out.split())
+    assert "evaluation.drift.new_filter filters by 'colour', which no document of pumps has" in said
+    assert "nDCG@10" not in said
+
+
 def test_question_sets_bad_folders_are_named(tmp_path: Path) -> None:
     data = EVALUATE.load([]).data
     with pytest.raises(DataError, match=r"corpus\.parquet is missing"):

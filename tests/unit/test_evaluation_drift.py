@@ -98,14 +98,14 @@ def test_other_k_shows_as_many_hits(tmp_path: Path) -> None:
 
 
 def test_new_filter_hides_what_does_not_meet_it(tmp_path: Path) -> None:
-    found = step(drifted(tmp_path, "new_filter", where={"kind": "page"}), call(query="pump", k=10)).found_ids
+    found = step(drifted(tmp_path, "new_filter", field="kind", values=["page"]), call(query="pump", k=10)).found_ids
     assert found
     assert all(int(doc_id.rpartition("-")[2]) % 2 for doc_id in found)
 
 
 def test_new_filter_on_an_unknown_field_is_refused_at_once(tmp_path: Path) -> None:
     with pytest.raises(SearchRequestError, match="colour"):
-        drifted(tmp_path, "new_filter", where={"colour": "red"})
+        drifted(tmp_path, "new_filter", field="colour", values=["red"])
 
 
 def test_search_failing_is_seen_tagged_and_no_infrastructure_failure(tmp_path: Path) -> None:

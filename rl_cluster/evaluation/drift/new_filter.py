@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 from pydantic import Field
 
 from rl_cluster.config import Section
@@ -11,16 +9,18 @@ from rl_cluster.evaluation.drift import base
 
 
 class Settings(Section):
-    """`where`: the condition, as `retrieval.filters` reads it."""
+    """Only documents are found whose metadata has one of `values` in `field`."""
 
-    where: dict[str, Any] = Field(min_length=1)
+    field: str
+    values: list[str | float | bool] = Field(min_length=1)
 
 
 class Drift(base.Drift):
     def __init__(self, settings: Settings) -> None:
         super().__init__(settings)
-        self.filters = settings.where
+        self.filters = {settings.field: settings.values}
 
     @property
     def description(self) -> str:
-        return f"only documents that meet {self.settings.where} are found"
+        values = ", ".join(map(str, self.settings.values))
+        return f"only documents are found whose {self.settings.field} is one of: {values}"
