@@ -7,7 +7,6 @@ import uuid
 from dataclasses import dataclass
 
 from rl_cluster.datasets.task import Task
-from rl_cluster.environments.hits import format_documents
 from rl_cluster.episodes.trajectory import ToolCall, Trajectory, Turn
 from rl_cluster.errors import Outcome, SearchRequestError
 from rl_cluster.evaluation.world import World
@@ -28,7 +27,7 @@ class Baseline:
         error, found, observation = None, [], ""
         try:
             found = await world.client.search(self.tool, task.prompt, DEPTH, task.excluded, snippets=False)
-            observation = format_documents(found[:SHOWN])
+            observation = " ".join(document.doc_id for document in found[:SHOWN]) or "nothing found"
         except SearchRequestError as refused:
             error = str(refused)
         ids = [document.doc_id for document in found]
