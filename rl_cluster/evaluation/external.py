@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import importlib
 from collections.abc import Callable
+from typing import Any
 
 from rl_cluster.datasets.task import Task
 from rl_cluster.episodes.trajectory import Trajectory
@@ -43,7 +44,7 @@ def get_external_metric(name: str) -> ExternalMetric:
             f"evaluation.external_metric={name} is unknown; choose one of {', '.join(NAMES)}, or package.module:function."
         )
     try:
-        found = getattr(importlib.import_module(module), function)
+        found: Any = getattr(importlib.import_module(module), function)
     except (ImportError, AttributeError) as error:
         raise ConfigError(
             f"evaluation.external_metric={name} cannot be imported ({error}); give package.module:function."

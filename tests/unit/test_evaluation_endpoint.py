@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterator
 from typing import Any
 
 import pytest
@@ -26,10 +25,9 @@ def connection(url: str, **changes: Any) -> Connection:
 
 
 @pytest.fixture(autouse=True)
-def quick(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+def quick(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("TEST_ENDPOINT_KEY", SECRET)
     monkeypatch.setattr(module, "MAX_PAUSE_S", 0.01)
-    return
 
 
 @pytest.fixture(scope="module")
