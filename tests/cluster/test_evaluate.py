@@ -26,6 +26,7 @@ def test_evaluate_model_and_baseline_are_compared_on_the_same_questions(
             "environment.tools=[bm25_search]",
             "evaluation/drift=[tools_renamed]",
             "evaluation.bootstrap_resamples=1000",
+            "search.snippet_words=12",
             "samples=2",
             "temperature=1.0",
         ]

@@ -94,8 +94,34 @@ def test_page_of_one_system_without_pairs_or_questions_is_written(content: Repor
     assert "Episodes, turn by turn" not in paths[2].read_text()
 
 
+def test_page_of_systems_that_are_all_zero_and_alike_is_written(tmp_path: Path) -> None:
+    from rl_cluster.errors import Outcome
+    from rl_cluster.evaluation.comparison import compare_systems
+    from rl_cluster.evaluation.summary import EpisodeRecord
+    from tests.helpers.made_report import SETTINGS
+
+    failed = [EpisodeRecord(f"t{i}", "kb", Outcome.NO_ANSWER, 0.0, 0, 0, 0, 0, 0.0) for i in range(4)]
+    comparison = compare_systems({"a": failed, "b": failed}, [("a", "b")], SETTINGS)
+    drifts = [{"name": "d", "description": "x", "systems": {"a": comparison["pairs"][0]["overall"]}}]
+    write_report(tmp_path, ReportContent("zeros", comparison, drifts=drifts), {})
+    single = [failed[0]]
+    comparison = compare_systems({"a": single, "b": single}, [("a", "b")], SETTINGS)
+    write_report(tmp_path, ReportContent("one question", comparison), {})
+    lost = [EpisodeRecord("t", "kb", Outcome.WORKER_LOST, 0.0, 0, 0, 0, 0, 0.0)]
+    write_report(tmp_path, ReportContent("all lost", compare_systems({"a": lost}, [], SETTINGS)), {})
+
+
 def test_plots_nothing_to_draw_is_nothing() -> None:
     assert plots.learning_curve([], []) == plots.forest([]) == plots.drifts([]) == ""
+
+
+@pytest.mark.parametrize("values", [[], [0.0], [0.0, 0.0], [-1.0, 0.0], [0.0, 2.0], [5.0], [-3.0, -3.0], [1e-9]])
+@pytest.mark.parametrize("zero", [True, False])
+def test_scale_any_values_are_inside_and_have_ticks(values: list[float], zero: bool) -> None:
+    scale = Scale.around(values, 0, 100, zero)
+    assert scale.low < scale.high
+    assert all(scale.low <= value <= scale.high for value in values)
+    assert 1 <= len(scale.ticks(4)) <= 20
 
 
 def test_scale_ticks_are_round_and_inside() -> None:

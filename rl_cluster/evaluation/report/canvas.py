@@ -85,7 +85,8 @@ class Scale:
         kept = [value for value in values if math.isfinite(value)] + ([0.0] if zero else [])
         low, high = min(kept, default=0.0), max(kept, default=1.0)
         room = 0.06 * (high - low) or 0.05 * max(abs(high), 1.0)
-        return cls(low if zero and low == 0 else low - room, high if zero and high == 0 else high + room, start, end)
+        ends_at_zero = zero and high == 0 and low < 0
+        return cls(low if zero and low == 0 else low - room, high if ends_at_zero else high + room, start, end)
 
     def __call__(self, value: float) -> float:
         return self.start + (value - self.low) / (self.high - self.low) * (self.end - self.start)

@@ -16,10 +16,11 @@ FILES = ("report.json", "report.md", "report.html")
 
 def write_report(folder: Path, content: ReportContent, numbers: dict[str, Any]) -> list[Path]:
     """`report.json` holds `numbers`; the other two show `content`. Returns the paths in the order of FILES."""
-    texts = (json.dumps(numbers, indent=1), report_markdown(content), report_page(content))
     folder.mkdir(parents=True, exist_ok=True)
+    made = (lambda: json.dumps(numbers, indent=1), lambda: report_markdown(content), lambda: report_page(content))
     paths = []
-    for name, text in zip(FILES, texts, strict=True):
+    for name, make in zip(FILES, made, strict=True):  # the numbers are safe before anything is drawn
+        text = make()
         path = folder / name
         partial = path.with_name(f".{name}.{os.getpid()}.partial")
         # A lone half of a character may come from a model; it must not cost the report.
