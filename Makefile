@@ -19,8 +19,13 @@ train: setup
 
 search-cpu: setup
 	$(BIN)/python -m rl_cluster.launch experiment=search_cpu $(ARGS)
-	mkdir -p benchmarks/results/search_cpu
-	cp $(HOME)/rl_cluster/search_cpu/report.json benchmarks/results/search_cpu/report.json
+	$(BIN)/python -m rl_cluster.evaluate run_name=search_cpu_systems limit=300 temperature=1.0 reference=before \
+	  search.embed_max_tokens=64 search.snippet_words=12 evaluation/drift=[suite] \
+	  +system@systems.before=model systems.before.path=$(HOME)/rl_cluster/search_cpu/start \
+	  +system@systems.after=model systems.after.path=$(HOME)/rl_cluster/search_cpu/final
+	mkdir -p benchmarks/results/search_cpu benchmarks/results/search_cpu_systems
+	cp $(HOME)/rl_cluster/search_cpu/report.* benchmarks/results/search_cpu
+	cp $(HOME)/rl_cluster/search_cpu_systems/report.* benchmarks/results/search_cpu_systems
 
 test: setup
 	$(BIN)/python -m pytest tests/unit -n 2 -m "not slow and not cluster"

@@ -17,6 +17,7 @@ from typing import Any
 
 from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
+from actors.alarm_stage import AlarmStage
 from actors.evaluation_stage import EvaluationStage
 from actors.event_log import EventLog
 from actors.learner import LearnerGroup
@@ -110,6 +111,7 @@ class Coordinator:
     async def _run(self) -> dict[str, Any]:
         self.tracker = RunTracker(self.config, self.output)
         self.report = RunReport(self.config, self.output)
+        self.alarms = AlarmStage(self.config.evaluation.external_metric, self.report, self.tracker, self.log)
         status: Status = "FAILED"
         try:
             await self._prepare()
@@ -168,8 +170,8 @@ class Coordinator:
         await self._save_final()
         if config.evaluation.control:
             await self._control_arm()
-        self.report.finish(self.ledger.summary(), self.history, self.rl_seconds)
-        self.tracker.log_report(self.report)
+        paths = await asyncio.to_thread(self.report.finish, self.ledger.summary(), self.history, self.rl_seconds)
+        self.tracker.log_report(paths)
 
     async def _restore_or_warm_up(self) -> None:
         config, training = self.config, self.config.training
@@ -199,15 +201,14 @@ class Coordinator:
         await self._checkpoint()
 
     async def _set_reference(self) -> None:
-        """Gives the learner its reference or teacher; `start` is the policy as it was when reinforcement learning began."""
-        reference = self.config.learner.reference
+        """Keeps the policy that is evaluated as `before` in `start`, and gives the learner its reference or teacher."""
+        reference, folder = self.config.learner.reference, self.output / "start"
+        if not self.completed_steps and (reference == "start" or self.config.evaluation.test_at_start):
+            await self._save_model("start")
         if reference is None:
             return
         if reference == "start":
-            folder = self.output / "start"
-            if not self.completed_steps:
-                await self._save_model("start")
-            elif not folder.exists():
+            if not folder.exists():
                 raise CheckpointError(
                     f"{folder} is gone, but learner.reference=start asks for it; restore it or start anew under another run_name."
                 )
@@ -396,6 +397,7 @@ class Coordinator:
             self.ledger.train(group_id, self.completed_steps)
         await self._publish()
         metrics = {**batch.metrics, **update, **(await self._system_metrics(started))}
+        metrics |= self.alarms.after_step(groups, self.completed_steps)
         self.history.append({"step": self.completed_steps, **metrics})
         self.tracker.log_metrics(metrics, self.completed_steps)
         self.tracker.log_traces([t for group in groups.values() for t in group], self.completed_steps)
@@ -429,6 +431,8 @@ class Coordinator:
         if score is not None and (not self.best or score > self.best["ndcg@10"]):
             self.best = {"step": float(self.completed_steps), "ndcg@10": score}
             await self._save_model("best")
+
+        self.alarms.after_validation(self.history, self.completed_steps)
 
     async def _evaluate_test(self, name: str, step: int) -> None:
         await self.evaluation.test(name, self.data.test, self.sequence, self.completed_steps, step)

@@ -17,6 +17,8 @@ from actors.run_parts import episode_limits
 from rl_cluster.config import Config
 from rl_cluster.datasets.task import Task
 from rl_cluster.episodes.trajectory import Trajectory
+from rl_cluster.evaluation.external import get_external_metric
+from rl_cluster.evaluation.report import first_views
 from rl_cluster.evaluation.summary import EpisodeRecord
 from rl_cluster.tracking.report import RunReport
 from rl_cluster.tracking.run_tracker import RunTracker
@@ -40,13 +42,18 @@ class EvaluationStage:
         self.report = report
         self.tracker = tracker
         self.events = events
+        self.external = get_external_metric(config.evaluation.external_metric)
 
     async def validate(self, tasks: Sequence[Task], sequence: int, step: int) -> float | None:
         """Mean nDCG@10 over `tasks`; None when episodes were lost and the number means nothing."""
         started = time.monotonic()
-        records, _ = await self._play(tasks, self.config.evaluation.validation_temperature, sequence)
+        records, trajectories = await self._play(tasks, self.config.evaluation.validation_temperature, sequence)
         metrics = self.report.validation_metrics(records, step)
         metrics["timing_s/eval"] = time.monotonic() - started
+        if not metrics["val/infrastructure"]:
+            values = [self.external(task, played) for task, played in zip(tasks, trajectories, strict=True)]
+            self.report.add_validation(step, values)
+            metrics[f"val/external/{self.config.evaluation.external_metric}"] = sum(values) / len(values)
         self.tracker.log_metrics(metrics, step)
         if metrics["val/infrastructure"]:
             lost = f"{metrics['val/infrastructure']:.0f} of {len(tasks)} validation episodes"
@@ -57,6 +64,7 @@ class EvaluationStage:
 
     async def test(self, name: str, tasks: Sequence[Task], sequence: int, completed_steps: int, step: int) -> None:
         """Evaluates as `name` for `step`, unless that was done for this step before the run was interrupted."""
+        self.report.tasks = list(tasks)
         if self.report.restore(name, step):
             self.events.say(f"evaluation {name!r} is kept from before")
             return
@@ -68,7 +76,7 @@ class EvaluationStage:
         for temperature in self.config.evaluation.temperatures:
             started = time.monotonic()
             records, trajectories = await self._play(tasks, temperature, sequence)
-            summary = self.report.add(name, temperature, records, step)
+            summary = self.report.add(name, temperature, records, step, first_views(tasks, trajectories))
             self.tracker.log_metrics(self.report.metrics(name, temperature), completed_steps)
             self.tracker.log_traces(trajectories, completed_steps)
             seconds = time.monotonic() - started

@@ -30,5 +30,5 @@ async def play_once(
         return group[0]
 
     trajectories = list(await asyncio.gather(*(play(task) for task in tasks)))
-    records = [record_of(t, task.dataset) for t, task in zip(trajectories, tasks, strict=True)]
+    records = [record_of(t, task) for t, task in zip(trajectories, tasks, strict=True)]
     return records, trajectories

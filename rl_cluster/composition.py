@@ -7,6 +7,7 @@ import re
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from importlib.resources import files
 from typing import Any, Generic, TypeVar
 
 from hydra import compose, initialize_config_module
@@ -85,6 +86,12 @@ def _sentence(application: Application[Any], error: HydraException, overrides: S
         options = re.search(r"Available options in '[^']+': (.*?)(?: Config search path|$)", text)
         listed = ", ".join(options.group(1).split()) if options else "see hydra_conf/"
         return f"{choice.group(1)} is no choice of hydra_conf; available: {listed}."
+    listed_choice = re.search(r"Could not load '([^']+)'", text)
+    if listed_choice:  # Hydra lists no options for one of several choices
+        group = listed_choice.group(1).rpartition("/")[0]
+        folder = files("hydra_conf").joinpath(*group.split("/"))
+        names = sorted(file.name.removesuffix(".yaml") for file in folder.iterdir()) if folder.is_dir() else []
+        return f"{listed_choice.group(1)} is no choice of hydra_conf; available: {', '.join(names) or 'none'}."
     return f"The command line {' '.join(overrides)!r} cannot be read: {text}"
 
 

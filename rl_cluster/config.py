@@ -294,6 +294,7 @@ class EvaluationConfig(Section):
     validation_temperature: Annotated[float, Field(ge=0, le=2)]
     bootstrap_resamples: Annotated[int, Field(ge=1000)]
     control: bool
+    external_metric: str
 
 
 class TrackingConfig(Section):
@@ -400,7 +401,7 @@ _FREE = {
     "training.max_steps", "training.max_epochs", "training.save_every", "training.keep_checkpoints", "training.val_every",
     "training.val_at_start", "training.straggler_timeout_s", "training.step_timeout_s", "learner.start_timeout_s",
     "learner.num_threads", "learner.micro_batch_tokens", "learner.cpus_per_rank", "learner.drift_alarm", "evaluation.control", "evaluation.test_at_start",
-    "evaluation.test_at_end", "evaluation.bootstrap_resamples", "search.port", "search.timeout_s", "search.replicas",
+    "evaluation.test_at_end", "evaluation.bootstrap_resamples", "evaluation.external_metric", "search.port", "search.timeout_s", "search.replicas",
     "search.start_timeout_s", "search.build_timeout_s", "search.cpus_per_replica", "search.max_ongoing_requests",
 }  # fmt: skip
 _BOUND_ROLLOUT = {"sampling_max_tokens", "max_sequence_length", "temperature", "sampling_top_p"}

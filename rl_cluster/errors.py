@@ -53,6 +53,10 @@ class EngineError(RLClusterError, RuntimeError):
     """The inference engine failed (infrastructure failure `engine_error`)."""
 
 
+class EndpointError(EngineError):
+    """A chat endpoint cannot be reached, refuses the request, or answers with something that is no chat completion."""
+
+
 class WeightSyncError(RLClusterError, RuntimeError):
     """A weight update did not arrive whole; the engine must be restarted, never resumed."""
 

@@ -26,11 +26,13 @@ def check_inputs(config: Config) -> None:
     from rl_cluster.algorithms.advantages import get_advantage
     from rl_cluster.algorithms.losses import get_loss
     from rl_cluster.episodes.formats import get_format
+    from rl_cluster.evaluation.external import get_external_metric
     from rl_cluster.rewards import get_reward
 
     get_loss(config.algorithm.loss.name)
     get_advantage(config.algorithm.advantage.name)
     get_reward(config.environment.reward)
+    get_external_metric(config.evaluation.external_metric)
     if config.model.tool_format != "auto":
         get_format(config.model.tool_format)
     _check_resume(config)

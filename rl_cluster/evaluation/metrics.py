@@ -37,6 +37,14 @@ def recall_at_k(ranking: Sequence[str], gains: Mapping[str, float], k: int = 10)
     return len(relevant & set(ranking[:k])) / len(relevant)
 
 
+def reciprocal_rank(ranking: Sequence[str], gains: Mapping[str, float]) -> float | None:
+    """1 / place of the first document of positive gain, 0 where there is none; None for a question without one."""
+    relevant = {doc_id for doc_id, gain in gains.items() if gain > 0}
+    if not relevant:
+        return None
+    return next((1.0 / place for place, doc_id in enumerate(ranking, start=1) if doc_id in relevant), 0.0)
+
+
 def pass_at_k(rollouts: int, successes: int, k: int) -> float:
     """Chance that at least one of k of the rollouts succeeds: 1 - C(n - c, k) / C(n, k).
 

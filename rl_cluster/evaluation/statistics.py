@@ -19,6 +19,8 @@ from rl_cluster.errors import DataError
 _CHUNK_CELLS = 2_000_000
 _MAX_STRETCH = 3.0
 _EXACT_PAIRS = 12
+FEW_QUESTIONS = 10
+"""Under so many questions an interval is a rough guess, and whatever shows it says so."""
 
 
 @dataclass(frozen=True)
@@ -35,6 +37,11 @@ class MeanInterval:
     def interval(self) -> list[float] | None:
         """[low, high], or None; JSON-ready."""
         return None if self.low is None or self.high is None else [self.low, self.high]
+
+    @property
+    def caution(self) -> str:
+        """What a reader of the interval must know; empty where there are questions enough."""
+        return f"only {self.n} questions: the interval is a rough guess" if self.n < FEW_QUESTIONS else ""
 
 
 @dataclass(frozen=True)

@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from rl_cluster.errors import DataError, Outcome
+from rl_cluster.evaluation.power import smallest_detectable_effect
 from rl_cluster.evaluation.statistics import (
     MeanInterval,
     PairedDifference,
@@ -26,8 +27,11 @@ from rl_cluster.evaluation.statistics import (
 class EpisodeRecord:
     """What evaluation keeps of one episode. (dataset, task_id) names the question; several rollouts may share it.
 
-    ndcg in [0, 1] is that of the final ranking and is read only when the episode finished. Questions without a positive
-    judgement have no nDCG and are left out by the caller, who reports their number.
+    ndcg, recall_10, recall_100 and reciprocal_rank in [0, 1] are those of the final ranking and are read only when the
+    episode finished. Questions without a positive judgement have no nDCG and are left out by the caller, who reports their
+    number. `gold` documents are those of positive gain: how many there are, how many some search showed, how many of these
+    were not handed in. An idle search shows what an earlier one of the episode showed; an injected failure is one that a
+    drift put in the search's way.
     """
 
     task_id: str
@@ -39,6 +43,15 @@ class EpisodeRecord:
     malformed_calls: int
     sampled_tokens: int
     latency_s: float
+    recall_10: float = 0.0
+    recall_100: float = 0.0
+    reciprocal_rank: float = 0.0
+    prompt_tokens: int = 0
+    gold: int = 0
+    gold_found: int = 0
+    gold_left: int = 0
+    idle_searches: int = 0
+    injected: int = 0
 
     @property
     def finished(self) -> bool:
@@ -78,6 +91,7 @@ class SystemSummary:
         result: dict[str, Any] = {
             "ndcg@10": self.ndcg.mean,
             "ci95": self.ndcg.interval,
+            "caution": self.ndcg.caution,
             "n": self.n,
             "episodes": self.episodes,
             "failure_rate": self.failure_rate.mean,
@@ -114,6 +128,8 @@ class PairedSummary:
     ndcg: PairedDifference
     ranking: MeanInterval
     failure_avoidance: MeanInterval
+    smallest_detectable: float | None = None
+    """The smallest difference that the test finds with a chance of 80%."""
 
     def as_json(self) -> dict[str, Any]:
         """JSON types alone; `ndcg@10` is the difference, `ci95` its interval, `p` its two-sided p-value."""
@@ -121,7 +137,9 @@ class PairedSummary:
             "ndcg@10": self.ndcg.mean,
             "ci95": self.ndcg.interval,
             "p": self.ndcg.p,
+            "caution": self.ndcg.caution,
             "n": self.n,
+            "smallest_detectable": self.smallest_detectable,
             "ranking": self.ranking.mean,
             "ranking_ci95": self.ranking.interval,
             "failure_avoidance": self.failure_avoidance.mean,
@@ -133,7 +151,7 @@ def summarise(
     records: Sequence[EpisodeRecord], num_unjudged: int = 0, resamples: int = 10_000, seed: int = 0
 ) -> SystemSummary:
     """The numbers of one system. DataError for no records, or a finished one whose nDCG is not in [0, 1]."""
-    questions = _by_question(records)
+    questions = by_question(records)
     groups = list(questions.values())
 
     def mean_of(
@@ -173,7 +191,7 @@ def compare(
     Raises DataError when the two were not evaluated on the same questions, since a question that is missing on one side
     is neither a failure nor a success; and as `summarise`.
     """
-    old, new = _by_question(before), _by_question(after)
+    old, new = by_question(before), by_question(after)
     if old.keys() != new.keys():
         one_sided = sorted(old.keys() ^ new.keys())
         raise DataError(
@@ -192,7 +210,13 @@ def compare(
         failure_avoidance=bootstrap_mean_ci(
             [[part] for part in rest], resamples=resamples, seed=seed, bounds=(-1.0, 1.0)
         ),
+        smallest_detectable=smallest_detectable_effect(differences),
     )
+
+
+def question_scores(records: Sequence[EpisodeRecord]) -> dict[tuple[str, str], float]:
+    """Mean score of each question's episodes, by (data set, task id). DataError as `summarise`."""
+    return {key: _mean([record.score for record in group]) for key, group in by_question(records).items()}
 
 
 def _ranking_part(before: Sequence[EpisodeRecord], after: Sequence[EpisodeRecord]) -> float:
@@ -204,8 +228,8 @@ def _ranking_part(before: Sequence[EpisodeRecord], after: Sequence[EpisodeRecord
     return len(old) / len(before) * (len(new) / len(after)) * (_mean(new) - _mean(old))
 
 
-def _by_question(records: Sequence[EpisodeRecord]) -> dict[tuple[str, str], list[EpisodeRecord]]:
-    """Records by question, questions in sorted order, so that no result depends on the order of the records."""
+def by_question(records: Sequence[EpisodeRecord]) -> dict[tuple[str, str], list[EpisodeRecord]]:
+    """Records by (data set, task id), in sorted order, so that no result depends on the order of the records."""
     questions: dict[tuple[str, str], list[EpisodeRecord]] = {}
     for record in records:
         if record.finished and not 0.0 <= record.ndcg <= 1.0:

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from typing import Any
 
 from rich import box
 from rich.console import Group
+from rich.markup import escape
 from rich.table import Table
 
-from rl_cluster.evaluation.statistics import MeanInterval
+from rl_cluster.evaluation.statistics import FEW_QUESTIONS, MeanInterval
 from rl_cluster.evaluation.summary import PairedSummary, SystemSummary
 
 
@@ -22,6 +24,44 @@ def result_table(systems: Mapping[str, SystemSummary], pairs: Mapping[str, Paire
     if pairs:
         parts.append(_pairs(pairs))
     return Group(*parts)
+
+
+def comparison_table(comparison: Mapping[str, Any]) -> Group:
+    """The same of `comparison.compare_systems`: one row per system and data set, then one per pair and data set."""
+    systems = _table("nDCG@10 by system (brackets: 95% interval)")
+    for name in ("system", "set", "nDCG@10", "recall@100", "failures", "turns", "n"):
+        systems.add_column(name, justify="left" if name in ("system", "set") else "right")
+    for name, found in comparison["systems"].items():
+        for dataset, each in found["datasets"].items():
+            systems.add_row(
+                escape(name),
+                escape(dataset),
+                _bounds(each["ndcg@10"], each["ci95"], "{:.3f}"),
+                f"{each['measures']['recall@100']['mean']:.3f}",
+                f"{each['failure_rate']:.0%}",
+                "-" if each["turns"] is None else f"{each['turns']:.1f}",
+                str(each["n"]),
+            )
+    pairs = _table("Paired differences (same questions; p by Holm)")
+    for name in ("pair", "set", "nDCG@10", "p", "by ranking", "by fewer failures", "n"):
+        pairs.add_column(name, justify="left" if name in ("pair", "set") else "right")
+    for pair in comparison["pairs"]:
+        for dataset, part in pair["datasets"].items():
+            pairs.add_row(
+                escape(pair["name"]),
+                escape(dataset),
+                _bounds(part["ndcg@10"], part["ci95"], "{:+.3f}"),
+                "<0.001" if part["p_holm"] < 0.001 else f"{part['p_holm']:.3f}",
+                f"{part['ranking']:+.3f}",
+                f"{part['failure_avoidance']:+.3f}",
+                str(part["n"]),
+            )
+    return Group(systems, pairs) if comparison["pairs"] else Group(systems)
+
+
+def _bounds(value: float, interval: Sequence[float] | None, form: str) -> str:
+    bounds = "n<2" if interval is None else f"{form.format(interval[0])}, {form.format(interval[1])}"
+    return f"{form.format(value)} \\[{bounds}]"
 
 
 def _systems(systems: Mapping[str, SystemSummary]) -> Table:
@@ -74,5 +114,7 @@ def _plain(mean: MeanInterval | None, form: str) -> str:
 
 def _with_interval(mean: MeanInterval, form: str) -> str:
     bounds = "n<2" if mean.low is None or mean.high is None else f"{form.format(mean.low)}, {form.format(mean.high)}"
+    if mean.caution and mean.low is not None:
+        bounds += f"; n<{FEW_QUESTIONS}"
     # The backslash keeps rich from reading the bracket as markup.
     return f"{form.format(mean.mean)} \\[{bounds}]"

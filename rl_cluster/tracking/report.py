@@ -1,4 +1,4 @@
-"""`RunReport`: the evaluations of a run, what they say about each other, and the JSON file that keeps them.
+"""`RunReport`: the evaluations of a run, what they say about each other, and the files that show them.
 
 Evaluations are kept on disk as soon as they are made, with the step they belong to, so that a resumed run does not make
 them again and a crash loses none.
@@ -16,11 +16,17 @@ import msgspec
 from rich.console import Group
 
 from rl_cluster.config import Config, bound_settings
+from rl_cluster.datasets.task import Task
+from rl_cluster.evaluation.comparison import compare_systems
+from rl_cluster.evaluation.measures import MeasureSettings
 from rl_cluster.evaluation.metrics import pass_at_k, pass_power_k
+from rl_cluster.evaluation.report import ReportContent, Views, question_views, write_report
+from rl_cluster.evaluation.statistics import bootstrap_mean_ci
 from rl_cluster.evaluation.summary import EpisodeRecord, SystemSummary, compare, summarise
 from rl_cluster.evaluation.table import result_table
 
 SUCCESS_THRESHOLD = 0.9
+_VALIDATIONS = "validations.json"
 PAIRS = {"paired": ("before", "after"), "paired_control": ("control", "after")}
 
 
@@ -31,25 +37,37 @@ class RunReport:
         self.config = config
         self.output = output
         self.records: dict[tuple[str, float], list[EpisodeRecord]] = {}
+        self.tasks: list[Task] = []
+        self.views: dict[str, Views] = {}
+        self.alarms: list[str] = []
         self.extra: dict[str, Any] = {}
         settings = json.dumps(bound_settings(config.model_dump(mode="json")), sort_keys=True)
         self.context = {"settings": hashlib.sha256(settings.encode()).hexdigest()[:16]}
+        self.validations: list[dict[str, float]] = self._kept_validations()
 
     @property
     def serving_temperature(self) -> float:
         return self.config.evaluation.temperatures[-1]
 
-    def add(self, name: str, temperature: float, records: list[EpisodeRecord], step: int) -> dict[str, Any]:
-        """Keeps one evaluation; returns its summary as JSON."""
+    def add(
+        self, name: str, temperature: float, records: list[EpisodeRecord], step: int, views: Views | None = None
+    ) -> dict[str, Any]:
+        """Keeps one evaluation, and its episodes where it is at the serving temperature; returns its summary as JSON."""
         self.records[name, temperature] = records
+        shown = []
+        if views is not None and temperature == self.serving_temperature:
+            self.views[name] = views
+            shown = [[*key, view] for key, view in views.items()]
         path = self._path(name, temperature)
         path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_bytes(msgspec.json.encode({"step": step, "records": records, **self.context}))
+        kept = {"step": step, "records": records, "views": shown, **self.context}
+        path.write_bytes(msgspec.json.encode(kept))
         return self.summary(name, temperature).as_json()
 
     def restore(self, name: str, step: int) -> bool:
         """Reads the evaluation `name` back when it was made at that step and in the same context; False otherwise."""
         found: dict[float, list[EpisodeRecord]] = {}
+        views: Views = {}
         for temperature in self.config.evaluation.temperatures:
             path = self._path(name, temperature)
             if not path.exists():
@@ -58,9 +76,24 @@ class RunReport:
             if kept["step"] != step or any(kept.get(key) != value for key, value in self.context.items()):
                 return False
             found[temperature] = [msgspec.convert(record, EpisodeRecord) for record in kept["records"]]
+            views.update({(dataset, task_id): view for dataset, task_id, view in kept.get("views", [])})
         for temperature, records in found.items():
             self.records[name, temperature] = records
+        self.views[name] = views
         return True
+
+    def add_validation(self, step: int, values: list[float]) -> None:
+        """Keeps the external metric of one validation, one value per question; a step that is validated again replaces it."""
+        found = bootstrap_mean_ci([[value] for value in values], resamples=1000, seed=step)
+        entry: dict[str, Any] = {"step": step, "mean": found.mean, "low": found.low, "high": found.high}
+        self.validations = [*(kept for kept in self.validations if kept["step"] < step), entry]
+        path = self.output / "evaluations" / _VALIDATIONS
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(json.dumps({"validations": self.validations, **self._validation_context()}))
+
+    def add_alarms(self, step: int, alarms: list[str]) -> None:
+        """Keeps what was raised at a step."""
+        self.alarms += [f"step {step}: {alarm}" for alarm in alarms]
 
     def summary(self, name: str, temperature: float) -> SystemSummary:
         resamples = self.config.evaluation.bootstrap_resamples
@@ -99,18 +132,45 @@ class RunReport:
             "val/tokens/response_mean": sum(record.sampled_tokens for record in records) / len(records),
         }
 
-    def finish(self, ledger: dict[str, Any], history: list[dict[str, float]], rl_seconds: float) -> None:
-        """Adds the run's account and writes `report.json`."""
+    def finish(self, ledger: dict[str, Any], history: list[dict[str, float]], rl_seconds: float) -> list[Path]:
+        """Adds the run's account and writes the report's files; returns their paths."""
         self.extra = {
             "ledger": ledger,
             "rl_seconds": rl_seconds,
             "steps": len(history),
             "max_age": max((entry["staleness/age_max"] for entry in history), default=0.0),
             "history": history,
+            "validations": self.validations,
+            "external_metric": self.config.evaluation.external_metric,
+            "alarms": self.alarms,
             "written_at": time.time(),
         }
-        self.output.mkdir(parents=True, exist_ok=True)
-        (self.output / "report.json").write_text(json.dumps(self.as_json(), indent=1))
+        content = self._content(history)
+        self.extra["evaluation"] = content.comparison
+        return write_report(self.output, content, self.as_json())
+
+    def _content(self, history: list[dict[str, float]]) -> ReportContent:
+        config = self.config
+        at = self.serving_temperature
+        systems = {name: records for (name, temperature), records in self.records.items() if temperature == at}
+        pairs = [pair for pair in PAIRS.values() if pair[0] in systems and pair[1] in systems]
+        settings = MeasureSettings(SUCCESS_THRESHOLD, (1,), config.evaluation.bootstrap_resamples, config.seed)
+        return ReportContent(
+            title=config.run_name,
+            comparison=compare_systems(systems, pairs, settings),
+            facts={
+                "model": config.model.name,
+                "loss": config.algorithm.loss.name,
+                "advantage": config.algorithm.advantage.name,
+                "steps": str(len(history)),
+                "temperature": f"{at:g}",
+            },
+            history=history,
+            validations=self.validations,
+            questions=question_views(self.tasks, self.views, pairs[0] if pairs else None),
+            alarms=self.alarms,
+            external_metric=config.evaluation.external_metric,
+        )
 
     def as_json(self) -> dict[str, Any]:
         """Keys `before`, `after`, `control` (serving temperature), `paired`, `paired_control`, and `greedy` for both."""
@@ -145,6 +205,16 @@ class RunReport:
                 if first in names and second in names:
                     pairs[f"{second} - {first}, {label}"] = self._compare(first, second, temperature)
         return result_table(systems, pairs)
+
+    def _validation_context(self) -> dict[str, str]:
+        return {**self.context, "external_metric": self.config.evaluation.external_metric}
+
+    def _kept_validations(self) -> list[dict[str, float]]:
+        """Those of this run before it was interrupted, if they are of the same metric."""
+        path = self.output / "evaluations" / _VALIDATIONS
+        kept = json.loads(path.read_text()) if path.exists() else {}
+        same = all(kept.get(key) == value for key, value in self._validation_context().items())
+        return kept["validations"] if same else []
 
     def _path(self, name: str, temperature: float) -> Path:
         return self.output / "evaluations" / f"{name}_t{temperature:g}.json"

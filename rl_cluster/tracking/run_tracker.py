@@ -10,7 +10,6 @@ from typing import Literal
 from rl_cluster.config import Config, tracking_uri
 from rl_cluster.episodes.trajectory import Trajectory
 from rl_cluster.tracking.mlflow_tracker import Tracker
-from rl_cluster.tracking.report import RunReport
 
 Status = Literal["FINISHED", "FAILED", "KILLED"]
 
@@ -44,9 +43,11 @@ class RunTracker:
             left = self.tracker.log_traces(list(trajectories), step, self.config.tracking.traces_per_step)
             self.counts["tracking/traces_not_written"] += left
 
-    def log_report(self, report: RunReport) -> None:
+    def log_report(self, paths: Sequence[Path]) -> None:
+        """The files of the report, as artifacts."""
         if self.tracker is not None:
-            self.tracker.log_artifact(str(report.output / "report.json"))
+            for path in paths:
+                self.tracker.log_artifact(path)
 
     def finish(self, status: Status) -> None:
         """Marks the run FINISHED, FAILED or KILLED."""

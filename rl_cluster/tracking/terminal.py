@@ -79,6 +79,6 @@ class Terminal:
         self.console.rule("result")
         self.console.print(table)
         self.console.print(f"model      {output / 'final'}", soft_wrap=True, highlight=False)
-        self.console.print(f"report     {output / 'report.json'}", soft_wrap=True, highlight=False)
+        self.console.print(f"report     {output / 'report.html'}", soft_wrap=True, highlight=False)
         if self.config.tracking.enabled:
             self.console.print(f"charts     make ui   ({tracking_uri(self.config)})", soft_wrap=True, highlight=False)

@@ -83,6 +83,8 @@ def test_job_asynchronous_then_resumed_trains_each_group_once_within_the_age_bou
     assert report["ledger"]["trained"] == 4
     assert set(report["paired"]) >= {"ndcg@10", "ci95"}
     assert json.loads((output / "report.json").read_text())["after"]["n"] == 2
+    assert "Episodes, turn by turn" in (output / "report.html").read_text()
+    assert "after - before" in (output / "report.md").read_text()
 
     assert (output / "final" / "adapter" / "adapter_model.safetensors").is_file()
     AutoTokenizer.from_pretrained(output / "final")

@@ -33,10 +33,9 @@ COMPANIONS = {
 
 
 def shipped_choices() -> list[str]:
-    """`group=choice` of every file below a folder of hydra_conf, experiments included; `dataset` belongs to prepare."""
-    files = sorted(
-        path for path in HYDRA_CONF.rglob("*.yaml") if path.parent not in (HYDRA_CONF, HYDRA_CONF / "dataset")
-    )
+    """`group=choice` of every file below a folder of hydra_conf, experiments included; some groups are of other commands."""
+    others = [HYDRA_CONF, *(HYDRA_CONF / group for group in ("dataset", "system", "evaluation/drift"))]
+    files = sorted(path for path in HYDRA_CONF.rglob("*.yaml") if path.parent not in others)
     return [f"{path.parent.relative_to(HYDRA_CONF).as_posix()}={path.stem}" for path in files]
 
 

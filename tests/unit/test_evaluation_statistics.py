@@ -146,3 +146,11 @@ def test_rate_interval_copies_of_rollouts_add_no_certainty() -> None:
 @pytest.mark.parametrize("degrees", [1, 2, 3, 5, 10, 30, 200])
 def test_student_quantile_agrees_with_scipy(degrees: int) -> None:
     assert student_quantile(0.975, degrees) == pytest.approx(stats.t.ppf(0.975, degrees), rel=5e-3)
+
+
+@pytest.mark.slow
+def test_bootstrap_coverage_of_many_clustered_skewed_studies_is_at_level() -> None:
+    """2,000 studies of 150 questions x 4 samples, a fifth of the questions 0: between 93 and 97%."""
+    from benchmarks.evaluation import coverage
+
+    assert 0.93 <= coverage(2000) <= 0.97

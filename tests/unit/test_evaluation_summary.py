@@ -11,6 +11,8 @@ import pytest
 from rich.console import Console
 
 from rl_cluster.errors import DataError, Outcome
+from rl_cluster.evaluation.comparison import compare_systems
+from rl_cluster.evaluation.measures import MeasureSettings
 from rl_cluster.evaluation.summary import EpisodeRecord, compare, summarise
 from rl_cluster.evaluation.table import result_table
 
@@ -120,3 +122,31 @@ def test_result_table_long_names_fit_100_columns() -> None:
     for expected in ("by ranking", "<0.001", "12345", "100% [100%, 100%]", "0% [0%, 0%]"):
         assert expected in text
     assert f"[{systems['untrained'].ndcg.low:.3f}, {systems['untrained'].ndcg.high:.3f}]" in text
+
+
+def test_compare_systems_corrects_over_data_sets_and_pairs() -> None:
+    rng = random.Random(2)
+    settings = MeasureSettings(resamples=1000)
+
+    def system(gain: float) -> list[EpisodeRecord]:
+        return [record(f"q{i}", min(1.0, rng.random() / 2 + gain), dataset="xy"[i % 2]) for i in range(60)]
+
+    systems = {"base": system(0.0), "same": system(0.0), "better": system(0.3)}
+    found = compare_systems(
+        systems, [("base", "same"), ("base", "better")], settings, repeats={"r": ["same", "better"]}
+    )
+    assert [pair["name"] for pair in found["pairs"]] == ["same - base", "better - base"]
+    for pair in found["pairs"]:
+        assert set(pair["datasets"]) == {"x", "y"}
+        assert all(part["p"] <= part["p_holm"] <= 1 for part in [*pair["datasets"].values(), pair["overall"]])
+    assert found["pairs"][1]["overall"]["p_holm"] < 0.01 < found["pairs"][0]["overall"]["p_holm"]
+    assert found["systems"]["better"]["datasets"]["x"]["n"] == 30
+    assert found["repeats"][0]["by_run"]["better"] == pytest.approx(found["pairs"][1]["overall"]["ndcg@10"])
+
+
+def test_compare_systems_other_questions_raise() -> None:
+    systems = {"a": [record("q1")], "b": [record("q2")]}
+    with pytest.raises(DataError, match="on one side only"):
+        compare_systems(systems, [("a", "b")], MeasureSettings(resamples=1000))
+    with pytest.raises(DataError, match="different questions"):
+        compare_systems(systems, [], MeasureSettings(resamples=1000), repeats={"r": ["b"]})

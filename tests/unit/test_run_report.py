@@ -6,7 +6,10 @@ import json
 from pathlib import Path
 
 from rl_cluster.composition import load_config
+from rl_cluster.datasets.task import Task
+from rl_cluster.episodes.trajectory import Trajectory, Turn
 from rl_cluster.errors import Outcome
+from rl_cluster.evaluation.report import first_views
 from rl_cluster.evaluation.summary import EpisodeRecord
 from rl_cluster.tracking.report import RunReport
 
@@ -63,3 +66,38 @@ def test_report_of_other_settings_is_not_restored(tmp_path: Path) -> None:
 
 def test_report_not_made_is_not_restored(tmp_path: Path) -> None:
     assert not report_in(tmp_path).restore("before", 0)
+
+
+def test_report_finished_writes_page_and_markdown_with_the_episodes(tmp_path: Path) -> None:
+    report = report_in(tmp_path)
+    fill(report)
+    report.tasks = [Task("t0", "Where is the <b>pump</b>?", "kb", {"d1": 1.0}, dataset="kb")]
+    for name, ranking in (("before", []), ("after", ["d1"])):
+        played = Trajectory("x", "t0", "g", [Turn([1], [2], [0.0], [0], text="bm25_search: pump")], Outcome.FINISHED)
+        played.ranking = ranking
+        views = first_views(report.tasks, [played])
+        report.add(name, report.serving_temperature, records([0.2, 0.4] * 10), 0, views)
+    report.add_validation(0, [0.1, 0.5, 0.3])
+    report.add_alarms(4, ["queries hardly differ"])
+    history = [{"step": s, "rollout/reward/mean": 0.1 * s, "staleness/age_max": 0.0} for s in (1, 2)]
+    paths = report.finish({}, history, 1.0)
+    assert [path.name for path in paths] == ["report.json", "report.md", "report.html"]
+    page = paths[2].read_text()
+    assert "step 4: queries hardly differ" in page
+    assert "bm25_search: pump" in page
+    assert "<b>pump" not in page
+    assert "after - before" in paths[1].read_text()
+    written = json.loads(paths[0].read_text())
+    assert written["evaluation"]["systems"]["after"]["datasets"]["kb"]["measures"]["searches"]["mean"] == 2
+    assert written["validations"][0]["step"] == 0
+
+
+def test_report_validations_of_a_resumed_run_go_on_and_replace_the_undone(tmp_path: Path) -> None:
+    report = report_in(tmp_path)
+    for step in (0, 4, 8):
+        report.add_validation(step, [0.1 * step, 0.2])
+    resumed = report_in(tmp_path)
+    assert [entry["step"] for entry in resumed.validations] == [0, 4, 8]
+    resumed.add_validation(4, [0.9, 0.9])
+    assert [entry["step"] for entry in resumed.validations] == [0, 4]
+    assert resumed.validations[1]["mean"] == 0.9

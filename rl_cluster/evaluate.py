@@ -1,0 +1,372 @@
+"""Numbers out: `python -m rl_cluster.evaluate system=[bm25,vector,fusion,model] systems.model.path=FOLDER`.
+
+Plays every system on the same questions, compares them in pairs, once more under each drift that is asked for, and writes
+`report.html`, `report.md` and `report.json`. Ray and vLLM are started only where a system is a model of one's own: on the
+cluster that RAY_ADDRESS names, as in a Ray job, otherwise on this machine for as long as the evaluation takes.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+import logging
+import os
+import sys
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import hydra
+from omegaconf import DictConfig
+from rich.console import Console
+
+from rl_cluster.composition import Application
+from rl_cluster.errors import ClusterError, DeadlineError, EngineError, RLClusterError
+from rl_cluster.evaluation.settings import (
+    BaselineConfig,
+    EndpointConfig,
+    EvaluateConfig,
+    ModelSystemConfig,
+    SystemConfig,
+    check_evaluate,
+    systems_of,
+)
+
+if TYPE_CHECKING:
+    from rl_cluster.evaluation.players.base import Player
+    from rl_cluster.evaluation.report import ReportContent
+    from rl_cluster.evaluation.runner import Evaluation
+    from rl_cluster.evaluation.world import QuestionSet
+
+EVALUATE = Application("evaluate", "rl_cluster.evaluate", check_evaluate)
+Say = Callable[[str], None]
+CLOSE_TIMEOUT_S = 20.0
+
+
+@hydra.main(version_base="1.3", config_path="pkg://hydra_conf", config_name="evaluate")
+def _main(settings: DictConfig) -> None:
+    sys.exit(run(EVALUATE.checked(settings)))
+
+
+def run(config: EvaluateConfig) -> int:
+    """Checks everything, evaluates, and says where the report is; the process's exit code."""
+    console = Console(width=None if sys.stdout.isatty() else 110)
+
+    def say(text: str) -> None:
+        console.print(text, markup=False, highlight=False, soft_wrap=True)
+
+    try:
+        from rl_cluster.evaluation.question_sets import question_sets
+        from rl_cluster.evaluation.table import comparison_table
+
+        sets = question_sets(config.folders, config.data, config.split, config.limit)
+        check_inputs(config, sets)
+        if config.dry_run:
+            console.print_json(json.dumps(config.model_dump(mode="json")))
+            for questions in sets:
+                say(f"{questions.dataset}: {len(questions.tasks)} questions over the corpus {questions.corpus}")
+            return 0
+        content, paths = evaluate(config, sets, say)
+    except RLClusterError as error:
+        say(f"error: {error}")
+        return 2
+    console.print(comparison_table(content.comparison))
+    for path in paths:
+        say(f"{path.name:<12} {path}")
+    return 0
+
+
+def evaluate(config: EvaluateConfig, sets: Sequence[QuestionSet], say: Say) -> tuple[ReportContent, list[Path]]:
+    """Plays, compares, writes the report and tracks it. Raises RLClusterError."""
+    from rl_cluster.evaluation.drift import get_drift
+    from rl_cluster.evaluation.report import write_report
+    from rl_cluster.evaluation.runner import Plan, evaluate_systems, report_of
+    from rl_cluster.models.source import cache_root
+
+    systems = systems_of(config)
+    drifts = {name: get_drift(values) for name, values in config.evaluation.drift.items()}
+    plan = Plan(
+        stages=_stages(config, systems, say),
+        drifts=drifts,
+        environment=_environment(config),
+        index_settings=lambda locales: _index_settings(config, systems, locales),
+        indexes=cache_root() / "indexes",
+        samples=config.samples,
+        seed=config.seed,
+    )
+    evaluation = asyncio.run(evaluate_systems(sets, plan, say))
+    prices = {name: system.prices.prices() for name, system in systems.items()}
+    facts = {
+        "questions": ", ".join(f"{len(found.tasks)} of {found.dataset}" for found in sets),
+        "split": config.split,
+        "episodes per question": str(config.samples),
+        "temperature": f"{config.temperature:g}",
+    }
+    content = report_of(
+        config.run_name, list(systems), evaluation, config.measure_settings, prices, drifts, config.repeats, facts
+    )
+    _keep_records(config.folder / "evaluations", evaluation)
+    numbers = {
+        "run_name": config.run_name,
+        "config": config.model_dump(mode="json"),
+        "facts": facts,
+        **content.comparison,
+        "drift": content.drifts,
+    }
+    paths = write_report(config.folder, content, numbers)
+    if config.tracking.enabled:
+        _track(config, content, evaluation, paths)
+    return content, paths
+
+
+def check_inputs(config: EvaluateConfig, sets: Sequence[QuestionSet]) -> None:
+    """Raises the first error among documents, drifts, models, tool formats and keys; starts nothing."""
+    from rl_cluster.evaluation.drift import get_drift
+    from rl_cluster.evaluation.world import check_filters
+
+    for questions in sets:
+        corpus = questions.read_corpus()
+        for name, values in config.evaluation.drift.items():
+            check_filters(questions, corpus, name, get_drift(values))
+    for system in systems_of(config).values():
+        if isinstance(system, ModelSystemConfig):
+            _check_model(config, system, sets)
+        elif isinstance(system, EndpointConfig):
+            _endpoint(config, system)
+
+
+def _check_model(config: EvaluateConfig, system: ModelSystemConfig, sets: Sequence[QuestionSet]) -> None:
+    from transformers import AutoConfig, AutoTokenizer
+
+    from rl_cluster.evaluation.players.model import check_context
+    from rl_cluster.models.source import resolve_model
+
+    path = resolve_model(system.path)
+    positions = getattr(AutoConfig.from_pretrained(path, trust_remote_code=False), "max_position_embeddings", None)
+    tokenizer = AutoTokenizer.from_pretrained(path, trust_remote_code=False)
+    for questions in sets:
+        corpus = questions.read_corpus()
+        sample = [corpus.at(position) for position in range(0, len(corpus), max(1, len(corpus) // 200))]
+        check_context(
+            tokenizer,
+            positions,
+            system.path,
+            system.tool_format,
+            config.rollout,
+            _environment(config),
+            config.search.snippet_words,
+            questions.tasks,
+            sample,
+        )
+
+
+def _environment(config: EvaluateConfig):
+    from rl_cluster.environments.search import SearchEnvironmentSettings
+
+    environment = config.environment
+    return SearchEnvironmentSettings(environment.max_turns, environment.k, environment.max_k, environment.tools)
+
+
+def _index_settings(config: EvaluateConfig, systems: Mapping[str, SystemConfig], locales: Sequence[str]):
+    """With the parts that some system reads, and no others: building vectors takes the longest."""
+    from dataclasses import replace
+
+    from rl_cluster.evaluation.world import index_parts
+    from rl_cluster.retrieval.settings import settings_from_config
+
+    tools = {system.tool for system in systems.values() if isinstance(system, BaselineConfig)}
+    if any(not isinstance(system, BaselineConfig) for system in systems.values()):
+        tools |= set(config.environment.tools)
+    parts = index_parts(sorted(tools))
+    if "vector" in parts:
+        from transformers.utils import logging as transformers_logging
+
+        transformers_logging.disable_progress_bar()
+    return replace(settings_from_config(config.search.model_dump(), locales), parts=parts)
+
+
+def _stages(config: EvaluateConfig, systems: Mapping[str, SystemConfig], say: Say) -> list[Any]:
+    """What needs no engine together, then one model after another."""
+    light = {name: system for name, system in systems.items() if not isinstance(system, ModelSystemConfig)}
+    stages: list[Any] = [lambda: _light_players(config, light)] if light else []
+    for name, system in systems.items():
+        if isinstance(system, ModelSystemConfig):
+            stages.append(lambda name=name, system=system: _model_player(config, name, system, say))
+    return stages
+
+
+@contextlib.asynccontextmanager
+async def _light_players(
+    config: EvaluateConfig, systems: Mapping[str, SystemConfig]
+) -> AsyncIterator[dict[str, Player]]:
+    from rl_cluster.evaluation.players.baseline import Baseline
+    from rl_cluster.evaluation.players.scripted import Scripted
+
+    players: dict[str, Player] = {}
+    async with contextlib.AsyncExitStack() as stack:
+        for name, system in systems.items():
+            if isinstance(system, EndpointConfig):
+                endpoint = _endpoint(config, system)
+                stack.push_async_callback(endpoint.close)
+                await endpoint.check()
+                players[name] = endpoint
+            else:
+                players[name] = Baseline(system.tool) if isinstance(system, BaselineConfig) else Scripted()
+        yield players
+
+
+def _endpoint(config: EvaluateConfig, system: EndpointConfig):
+    from rl_cluster.evaluation.players.endpoint import Endpoint
+
+    return Endpoint(system, config.temperature, system.max_tokens)
+
+
+@contextlib.asynccontextmanager
+async def _model_player(
+    config: EvaluateConfig, name: str, system: ModelSystemConfig, say: Say
+) -> AsyncIterator[dict[str, Player]]:
+    import ray
+    from ray.exceptions import RayActorError, RayTaskError
+    from transformers import AutoTokenizer
+
+    from actors.engine_host import EngineHost
+    from actors.remote import within
+    from rl_cluster.episodes.episode import EpisodeLimits
+    from rl_cluster.evaluation.players.model import Model
+    from rl_cluster.inference.engine import EngineSettings
+    from rl_cluster.inference.sampling import Sample, SamplingSettings
+    from rl_cluster.models.source import resolve_model
+
+    rollout = config.rollout
+    path = resolve_model(system.path)
+    _connect(config)
+    settings = EngineSettings(
+        model_path=path,
+        max_model_len=rollout.max_sequence_length,
+        dtype=system.dtype,
+        device=config.cluster.device,
+        max_num_seqs=rollout.rollout_max_concurrency,
+        kv_cache_gib=rollout.kv_cache_gib,
+        tensor_parallel_size=rollout.tensor_parallel_size,
+        gpu_memory_utilization=rollout.gpu_memory_utilization,
+        enforce_eager=rollout.enforce_eager,
+        cpu_threads=rollout.cpu_threads,
+        seed=config.seed,
+    )
+    say(f"starting the engine of {name} ({system.path})")
+    host = EngineHost.options(
+        num_cpus=rollout.cpus_per_worker, num_gpus=rollout.gpus_per_worker, runtime_env=_engine_environment(config)
+    ).remote(settings)
+
+    async def sample(prompt_ids: list[int], sampling: SamplingSettings) -> Sample:
+        try:
+            return await within(rollout.rollout_timeout, host.sample.remote(prompt_ids, sampling))
+        except RayTaskError as error:
+            raise _cause(error) from None
+        except TimeoutError as error:
+            raise EngineError(
+                f"The engine of {name} did not answer within rollout.rollout_timeout={rollout.rollout_timeout:.0f} s."
+            ) from error
+        except RayActorError as error:
+            raise ClusterError(f"The engine of {name} died: {str(error).splitlines()[0]}") from error
+
+    try:
+        try:
+            await within(rollout.start_timeout_s, host.start.remote(rollout.start_timeout_s))
+        except RayTaskError as error:
+            raise _cause(error) from None
+        except TimeoutError as error:
+            raise DeadlineError(
+                f"The engine of {name} was not ready within rollout.start_timeout_s={rollout.start_timeout_s:.0f} s; does the "
+                f"cluster have {rollout.cpus_per_worker:g} CPUs and {rollout.gpus_per_worker:g} GPUs free?"
+            ) from error
+        except RayActorError as error:
+            raise ClusterError(f"The engine of {name} died: {str(error).splitlines()[0]}") from error
+        tokenizer = AutoTokenizer.from_pretrained(path, trust_remote_code=False)
+        limits = EpisodeLimits(rollout.sampling_max_tokens, rollout.max_sequence_length, config.temperature, 1.0)
+        yield {
+            name: Model(
+                sample,
+                tokenizer,
+                system.tool_format,
+                limits,
+                rollout.rollout_max_concurrency,
+                rollout.rollout_max_retries,
+                name,
+            )
+        }
+    finally:
+        with contextlib.suppress(TimeoutError, RayActorError):
+            await within(CLOSE_TIMEOUT_S, host.close.remote())
+        ray.kill(host, no_restart=True)
+
+
+def _cause(error: Any) -> BaseException:
+    """What an actor raised on purpose, without Ray's account of where; anything else as it is."""
+    return error.cause if isinstance(error.cause, RLClusterError) else error
+
+
+def _connect(config: EvaluateConfig) -> None:
+    """To the cluster that RAY_ADDRESS names, otherwise to one that is started here and ends with this process."""
+    import ray
+
+    if ray.is_initialized():
+        return
+    address = os.environ.get("RAY_ADDRESS", "local")
+    options: dict[str, Any] = {}
+    if address == "local":
+        options = {"include_dashboard": False}
+        if config.cluster.object_store_gib:
+            options["object_store_memory"] = int(config.cluster.object_store_gib * (1 << 30))
+    try:
+        ray.init(address=address, log_to_driver=False, logging_level=logging.WARNING, **options)
+    except (ConnectionError, TimeoutError, RuntimeError, ValueError) as error:
+        raise ClusterError(
+            f"No Ray cluster answers at RAY_ADDRESS={address}; start it, or unset the variable to run on this machine."
+        ) from error
+
+
+def _engine_environment(config: EvaluateConfig) -> dict[str, Any]:
+    from actors.run_parts import process_environment
+
+    return process_environment(config.cluster.device)
+
+
+def _keep_records(folder: Path, evaluation: Evaluation) -> None:
+    """Every episode's record, by drift and system, for analyses of one's own."""
+    import msgspec
+
+    for drift, played in evaluation.played.items():
+        for system, records in played.records.items():
+            path = folder / (drift or "undisturbed") / f"{system}.json"
+            path.parent.mkdir(parents=True, exist_ok=True)
+            path.write_bytes(msgspec.json.encode({"system": system, "records": records}))
+
+
+def _track(config: EvaluateConfig, content: ReportContent, evaluation: Evaluation, paths: Sequence[Path]) -> None:
+    from rl_cluster.tracking.mlflow_tracker import Tracker
+
+    uri = config.tracking.uri or f"sqlite:///{config.folder.parent / 'mlflow.db'}"
+    tracker = Tracker(uri, config.tracking.experiment, config.run_name, config.model_dump(mode="json"))
+    for system, found in content.comparison["systems"].items():
+        for dataset, each in [*found["datasets"].items(), ("all", found["overall"])]:
+            prefix = f"eval/{system}/{dataset}"
+            tracker.log_metrics(
+                {f"{prefix}/ndcg@10": each["ndcg@10"], f"{prefix}/failure_rate": each["failure_rate"]}, 0
+            )
+    for trajectories in evaluation.played[None].trajectories.values():
+        tracker.log_traces(trajectories, 0, config.tracking.traces_per_step)
+    for path in paths:
+        tracker.log_artifact(path)
+    tracker.finish()
+
+
+def main() -> None:
+    """Entry point; a wrong command line ends with one sentence and exit code 2."""
+    EVALUATE.check_command_line(sys.argv[1:])
+    _main()
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,33 @@
+"""Every search finds documents by chance: what is left of the score does not come from searching."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from rl_cluster.environments.hits import FoundDocument
+from rl_cluster.evaluation.drift import base
+
+Settings = base.NoSettings
+
+
+class Drift(base.Drift):
+    @property
+    def description(self) -> str:
+        return "every search finds documents by chance"
+
+    def client(self, client: base.EvaluationSearch, doc_ids: Sequence[str], seed: int) -> base.EvaluationSearch:
+        return _Random(doc_ids, seed)
+
+
+class _Random:
+    def __init__(self, doc_ids: Sequence[str], seed: int) -> None:
+        self.doc_ids = doc_ids
+        self.seed = seed
+
+    async def search(
+        self, tool: str, query: str, k: int, excluded: tuple[str, ...], snippets: bool = True
+    ) -> list[FoundDocument]:
+        banned = set(excluded)
+        rng = base.random_of(self.seed, "random", tool, query)
+        drawn = rng.sample(self.doc_ids, min(k + len(banned), len(self.doc_ids)))
+        return [FoundDocument(doc_id, "untitled", "") for doc_id in drawn if doc_id not in banned][:k]

@@ -1,0 +1,42 @@
+"""The arguments of the tools have other names. A format that shows no arguments, as `plain`, is left as it is."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from rl_cluster.config import Section
+from rl_cluster.episodes.formats.base import ParsedReply, ToolSpec
+from rl_cluster.evaluation.drift import base
+
+
+class Settings(Section):
+    """`arguments`: old to new."""
+
+    arguments: dict[str, str]
+
+
+class Drift(base.Drift):
+    @property
+    def description(self) -> str:
+        return "arguments renamed: " + ", ".join(f"{old} to {new}" for old, new in self.settings.arguments.items())
+
+    def tools(self, tools: list[ToolSpec], shows_schema: bool) -> list[ToolSpec]:
+        if not shows_schema:
+            return tools
+        changed = []
+        for tool in tools:
+            parameters = dict(tool.parameters)
+            parameters["properties"] = {
+                self.settings.arguments.get(name, name): schema for name, schema in parameters["properties"].items()
+            }
+            parameters["required"] = [self.settings.arguments.get(name, name) for name in parameters["required"]]
+            changed.append(replace(tool, parameters=parameters))
+        return changed
+
+    def reply(self, reply: ParsedReply) -> ParsedReply:
+        old = {new: name for name, new in self.settings.arguments.items()}
+        calls = [
+            replace(call, arguments={old.get(name, name): value for name, value in call.arguments.items()})
+            for call in reply.calls
+        ]
+        return replace(reply, calls=calls)

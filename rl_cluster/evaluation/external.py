@@ -1,0 +1,54 @@
+"""The external metric of a run: a measure that is not the reward, so that a reward that is gamed shows.
+
+`evaluation.external_metric` names one of NAMES, or a function of one's own as `package.module:function`, which takes the
+task and the trajectory and gives a number, higher being better.
+"""
+
+from __future__ import annotations
+
+import importlib
+from collections.abc import Callable
+from typing import Any
+
+from rl_cluster.datasets.task import Task
+from rl_cluster.episodes.trajectory import Trajectory
+from rl_cluster.errors import ConfigError, Outcome
+from rl_cluster.evaluation.metrics import ndcg_at_k, recall_at_k, reciprocal_rank
+
+ExternalMetric = Callable[[Task, Trajectory], float]
+
+
+def _of_ranking(measure: Callable[[list[str], dict[str, float]], float | None]) -> ExternalMetric:
+    def metric(task: Task, trajectory: Trajectory) -> float:
+        if trajectory.outcome is not Outcome.FINISHED:
+            return 0.0
+        return measure(trajectory.ranking, task.gains) or 0.0
+
+    return metric
+
+
+NAMES: dict[str, ExternalMetric] = {
+    "ndcg@10": _of_ranking(lambda ranking, gains: ndcg_at_k(ranking, gains, 10)),
+    "recall@10": _of_ranking(lambda ranking, gains: recall_at_k(ranking, gains, 10)),
+    "mrr": _of_ranking(reciprocal_rank),
+}
+
+
+def get_external_metric(name: str) -> ExternalMetric:
+    """Raises ConfigError where there is no such metric, module or function."""
+    if name in NAMES:
+        return NAMES[name]
+    module, separator, function = name.partition(":")
+    if not separator:
+        raise ConfigError(
+            f"evaluation.external_metric={name} is unknown; choose one of {', '.join(NAMES)}, or package.module:function."
+        )
+    try:
+        found: Any = getattr(importlib.import_module(module), function)
+    except (ImportError, AttributeError) as error:
+        raise ConfigError(
+            f"evaluation.external_metric={name} cannot be imported ({error}); give package.module:function."
+        ) from error
+    if not callable(found):
+        raise ConfigError(f"evaluation.external_metric={name} is no function; give package.module:function.")
+    return found

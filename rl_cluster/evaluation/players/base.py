@@ -1,0 +1,19 @@
+"""What the evaluation asks of a system."""
+
+from __future__ import annotations
+
+from typing import Protocol
+
+from rl_cluster.datasets.task import Task
+from rl_cluster.episodes.trajectory import Trajectory
+from rl_cluster.evaluation.world import World
+
+
+class Player(Protocol):
+    """`concurrency`: how many episodes may be under way; 1 where latency would otherwise measure the waiting."""
+
+    concurrency: int
+
+    async def play(self, world: World, task: Task, number: int) -> Trajectory:
+        """Plays episode `number` of a run to its end; failures of engine or search come back as typed outcomes."""
+        ...

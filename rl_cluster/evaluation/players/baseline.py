@@ -1,0 +1,47 @@
+"""Baselines without a model: the question itself is the one query, what is found is handed in."""
+
+from __future__ import annotations
+
+import time
+import uuid
+from dataclasses import dataclass
+
+from rl_cluster.datasets.task import Task
+from rl_cluster.episodes.trajectory import ToolCall, Trajectory, Turn
+from rl_cluster.errors import Outcome, SearchRequestError
+from rl_cluster.evaluation.world import World
+
+DEPTH = 100
+SHOWN = 10
+
+
+@dataclass
+class Baseline:
+    """`tool`: bm25_search, vector_search or hybrid_search."""
+
+    tool: str
+    concurrency: int = 1
+
+    async def play(self, world: World, task: Task, number: int) -> Trajectory:
+        started = time.time()
+        error, found, observation = None, [], ""
+        try:
+            found = await world.client.search(self.tool, task.prompt, DEPTH, task.excluded, snippets=False)
+            observation = " ".join(document.doc_id for document in found[:SHOWN]) or "nothing found"
+        except SearchRequestError as refused:
+            error = str(refused)
+        ids = [document.doc_id for document in found]
+        call = ToolCall(self.tool, {"query": task.prompt}, error)
+        turn = Turn([], [], [], [], tool_calls=[call], observations=[observation], found_ids=ids, started_at=started)
+        return Trajectory(
+            trajectory_id=uuid.uuid4().hex,
+            task_id=task.task_id,
+            group_id=f"{task.task_id}:{number}",
+            turns=[turn],
+            outcome=Outcome.FINISHED if ids else Outcome.NO_ANSWER,
+            ranking=ids,
+            index_id=world.index_id,
+            started_at=started,
+            finished_at=time.time(),
+            error=error or "",
+        )

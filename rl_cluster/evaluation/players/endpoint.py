@@ -1,0 +1,227 @@
+"""A bigger model behind an OpenAI-compatible chat endpoint: the comparison that the published study lacks.
+
+Tools go out in the request where the endpoint knows them (`tools: native`), otherwise the plain format is explained in the
+system prompt. The key comes from an environment variable and is never written anywhere; answers that say "later" (429) or
+fail (5xx, no connection) are asked again with growing pauses, everything else is one typed error.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import time
+import uuid
+from array import array
+from dataclasses import dataclass
+from typing import Any
+
+import httpx
+
+from rl_cluster.datasets.task import Task
+from rl_cluster.episodes.formats import get_format
+from rl_cluster.episodes.formats.base import ParsedReply, ToolFormat, ToolSpec, check_arguments, find_answer
+from rl_cluster.episodes.trajectory import ToolCall, Trajectory, Turn, TurnTimes
+from rl_cluster.errors import ConfigError, EndpointError, EngineError, Outcome, ToolTimeoutError, ToolUnavailableError
+from rl_cluster.evaluation.settings import Connection
+from rl_cluster.evaluation.world import World
+
+UNKNOWN_ID = -1
+"""Stands for each token that an endpoint counted, whose id it does not say."""
+MAX_PAUSE_S = 30.0
+
+
+class _Native:
+    """Tool calls as fields of the message; a final answer is a line of its text."""
+
+    uses_template_tools = True
+    observation_role = "tool"
+
+    def instructions(self, tools: list[ToolSpec]) -> str:
+        return "Search with the tools; then reply without a call."
+
+    def parse(self, text: str, tools: list[ToolSpec]) -> ParsedReply:
+        return ParsedReply(answer=find_answer(text))
+
+    def write_call(self, name: str, arguments: dict[str, object]) -> str:
+        return json.dumps({"name": name, "arguments": arguments})
+
+
+@dataclass(frozen=True)
+class _Reply:
+    message: dict[str, Any]
+    finish_reason: str
+    prompt_tokens: int
+    sampled_tokens: int
+
+
+class Endpoint:
+    """Raises ConfigError at once where the variable of the key is not set."""
+
+    def __init__(self, connection: Connection, temperature: float, max_tokens: int) -> None:
+        self.connection = connection
+        self.temperature = temperature
+        self.max_tokens = max_tokens
+        self.concurrency = connection.concurrency
+        headers = {}
+        if connection.key_variable is not None:
+            key = os.environ.get(connection.key_variable, "")
+            if not key:
+                raise ConfigError(
+                    f"key_variable={connection.key_variable}: this environment variable is not set; set it to the endpoint's key."
+                )
+            headers["Authorization"] = f"Bearer {key}"
+        self.http = httpx.AsyncClient(timeout=connection.timeout_s, headers=headers)
+        self.tool_format: ToolFormat = _Native() if connection.native_tools else get_format("plain")
+
+    async def check(self) -> None:
+        """One small request before anything is measured. Raises EndpointError."""
+        await self._ask([{"role": "user", "content": "Reply with: answer: ready"}], [])
+
+    async def close(self) -> None:
+        await self.http.aclose()
+
+    async def play(self, world: World, task: Task, number: int) -> Trajectory:
+        trajectory = Trajectory(
+            trajectory_id=uuid.uuid4().hex,
+            task_id=task.task_id,
+            group_id=f"{task.task_id}:{number}",
+            turns=[],
+            outcome=Outcome.CANCELLED,
+            index_id=world.index_id,
+            started_at=time.time(),
+        )
+        try:
+            await self._play(world, task, trajectory)
+        except EngineError as error:
+            trajectory.outcome, trajectory.error = Outcome.ENGINE_ERROR, str(error)
+        except ToolTimeoutError as error:
+            trajectory.outcome, trajectory.error = Outcome.TOOL_TIMEOUT, str(error)
+        except ToolUnavailableError as error:
+            trajectory.outcome, trajectory.error = Outcome.TOOL_UNAVAILABLE, str(error)
+        trajectory.finished_at = time.time()
+        return trajectory
+
+    async def _play(self, world: World, task: Task, trajectory: Trajectory) -> None:
+        environment = world.episode(task, self.tool_format)
+        messages: list[dict[str, Any]] = [
+            {"role": "system", "content": environment.system},
+            {"role": "user", "content": environment.question},
+        ]
+        while True:
+            started = time.time()
+            reply = await self._ask(messages, environment.tools if self.connection.native_tools else [])
+            text = reply.message.get("content") or ""
+            turn = Turn(
+                prompt_ids=array("i", [UNKNOWN_ID]) * reply.prompt_tokens,
+                sampled_ids=array("i", [UNKNOWN_ID]) * reply.sampled_tokens,
+                logprobs=array("f", [float("nan")]) * reply.sampled_tokens,
+                weight_versions=array("i", [0]) * reply.sampled_tokens,
+                finish_reason=reply.finish_reason,
+                text=text,
+                times=TurnTimes(decode_s=time.time() - started),
+                started_at=started,
+            )
+            trajectory.turns.append(turn)
+            if reply.finish_reason == "length":
+                trajectory.outcome = Outcome.TOKEN_LIMIT
+                return
+            asked = reply.message.get("tool_calls") or []
+            parsed = self._parsed(text, asked, environment.tools)
+            result = await environment.step(parsed)
+            turn.tool_calls, turn.found_ids = result.calls, result.found_ids
+            if result.outcome is not None:
+                trajectory.outcome, trajectory.ranking = result.outcome, result.ranking
+                return
+            turn.observations = [result.observation]
+            messages += self._answered(reply.message, asked, result.observation)
+
+    def _parsed(self, text: str, asked: list[Any], tools: list[ToolSpec]) -> ParsedReply:
+        if not asked:
+            return self.tool_format.parse(text, tools)
+        return ParsedReply([_tool_call(call, tools) for call in asked])
+
+    def _answered(self, message: dict[str, Any], asked: list[Any], observation: str) -> list[dict[str, Any]]:
+        """The conversation's next messages. All calls of a turn are answered by one text, given to the first of them."""
+        said: dict[str, Any] = {"role": "assistant", "content": message.get("content") or ""}
+        if not asked:
+            return [said, {"role": "user", "content": observation}]
+        said["tool_calls"] = asked
+        answers = [
+            {
+                "role": "tool",
+                "tool_call_id": call["id"],
+                "content": observation if place == 0 else "(see the first answer)",
+            }
+            for place, call in enumerate(asked)
+        ]
+        return [said, *answers]
+
+    async def _ask(self, messages: list[dict[str, Any]], tools: list[ToolSpec]) -> _Reply:
+        connection = self.connection
+        body: dict[str, Any] = {
+            "model": connection.model,
+            "messages": messages,
+            "temperature": self.temperature,
+            "max_tokens": self.max_tokens,
+        }
+        if tools:
+            body["tools"] = [tool.as_json() for tool in tools]
+        url = f"{connection.url.rstrip('/')}/chat/completions"
+        for attempt in range(connection.max_retries + 1):
+            wait = min(2.0**attempt, MAX_PAUSE_S)
+            try:
+                response = await self.http.post(url, json=body)
+            except httpx.HTTPError as error:
+                problem = f"it cannot be reached ({type(error).__name__})"
+            else:
+                if response.status_code == httpx.codes.OK:
+                    return _read(response, url)
+                problem = f"it answered {response.status_code}"
+                if response.status_code != httpx.codes.TOO_MANY_REQUESTS and response.status_code < 500:
+                    raise EndpointError(f"{url}: {problem}: {_excerpt(response)}; correct url, model or key.")
+                wait = _retry_after(response, wait)
+            if attempt < connection.max_retries:
+                await asyncio.sleep(wait)
+        raise EndpointError(
+            f"{url}: {problem} in each of {connection.max_retries + 1} tries; check the endpoint, or raise max_retries."
+        )
+
+
+def _tool_call(call: Any, tools: list[ToolSpec]) -> ToolCall:
+    try:
+        name = str(call["function"]["name"])
+        arguments = json.loads(call["function"]["arguments"] or "{}")
+    except (KeyError, TypeError, ValueError):
+        return ToolCall("", {}, "the call is not readable; give a name and arguments as JSON")
+    return check_arguments(name, arguments, tools)
+
+
+def _read(response: httpx.Response, url: str) -> _Reply:
+    """Raises EndpointError where the answer is not a chat completion."""
+    try:
+        answer = response.json()
+        choice = answer["choices"][0]
+        message = choice["message"]
+        text, calls = message.get("content"), message.get("tool_calls") or []
+        if not (text is None or isinstance(text, str)) or any(not isinstance(call["id"], str) for call in calls):
+            raise TypeError("content is no text or a call has no id")
+        usage = answer.get("usage") or {}
+        prompt, sampled = int(usage.get("prompt_tokens", 0)), int(usage.get("completion_tokens", 0))
+        return _Reply(message, str(choice.get("finish_reason")), max(prompt, 0), max(sampled, 0))
+    except (ValueError, KeyError, IndexError, TypeError, AttributeError) as error:
+        raise EndpointError(
+            f"{url}: its answer is no chat completion ({type(error).__name__}): {_excerpt(response)}; is this an OpenAI-compatible endpoint?"
+        ) from error
+
+
+def _retry_after(response: httpx.Response, otherwise: float) -> float:
+    """Seconds that the endpoint asks to wait, at most MAX_PAUSE_S."""
+    try:
+        return min(max(float(response.headers.get("Retry-After", otherwise)), 0.0), MAX_PAUSE_S)
+    except ValueError:
+        return otherwise
+
+
+def _excerpt(response: httpx.Response) -> str:
+    return repr(" ".join(response.text.split())[:120])

@@ -1,0 +1,53 @@
+"""The searcher by rule of `enterprise_kb`: what several searches reach there without a model."""
+
+from __future__ import annotations
+
+import time
+import uuid
+from dataclasses import dataclass
+
+from rl_cluster.datasets.task import Task
+from rl_cluster.environments.scripted_searcher import scripted_search
+from rl_cluster.episodes.formats import get_format
+from rl_cluster.episodes.trajectory import Trajectory, Turn
+from rl_cluster.errors import Outcome
+from rl_cluster.evaluation.world import World
+
+
+@dataclass
+class Scripted:
+    """Speaks the plain format, as the demonstrations do."""
+
+    concurrency: int = 1
+
+    async def play(self, world: World, task: Task, number: int) -> Trajectory:
+        tool_format = get_format("plain")
+        environment = world.episode(task, tool_format)
+        script = scripted_search(task.prompt, world.environment.k)
+        trajectory = Trajectory(
+            trajectory_id=uuid.uuid4().hex,
+            task_id=task.task_id,
+            group_id=f"{task.task_id}:{number}",
+            turns=[],
+            outcome=Outcome.CANCELLED,
+            index_id=world.index_id,
+            started_at=time.time(),
+        )
+        observation: str | None = None
+        while trajectory.outcome is Outcome.CANCELLED:
+            try:
+                call = next(script) if observation is None else script.send(observation)
+                text = tool_format.write_call(call.tool, {"query": call.query})
+            except StopIteration as stop:
+                text = "answer: " + " ".join(stop.value)
+            turn = Turn([], [], [], [], text=text, started_at=time.time())
+            trajectory.turns.append(turn)
+            result = await environment.step(tool_format.parse(text, environment.tools))
+            turn.tool_calls, turn.found_ids = result.calls, result.found_ids
+            if result.outcome is not None:
+                trajectory.outcome, trajectory.ranking = result.outcome, result.ranking
+            else:
+                turn.observations = [result.observation]
+                observation = result.observation
+        trajectory.finished_at = time.time()
+        return trajectory

@@ -1,0 +1,140 @@
+"""`report.md`: the table of the published study, with what it leaves out: intervals, significance, the parts of a gain."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from rl_cluster.evaluation.report.content import ReportContent
+
+
+def report_markdown(content: ReportContent) -> str:
+    """GitHub-flavoured Markdown; names from outside are escaped."""
+    parts = [f"# {plain(content.title)}", ""]
+    parts += [f"- {plain(name)}: {plain(value)}" for name, value in content.facts.items()]
+    if content.alarms:
+        parts += ["", "## Alarms", "", *(f"- {plain(alarm)}" for alarm in content.alarms)]
+    for pair in content.comparison["pairs"]:
+        parts += ["", f"## {plain(pair['name'])}", "", *_published_layout(content, pair), "", *_paired(pair)]
+    parts += ["", "## Systems", "", *_systems(content.comparison["systems"])]
+    if content.comparison["repeats"]:
+        parts += ["", "## Repeats over seeds", "", *_repeats(content.comparison["repeats"])]
+    if content.drifts:
+        parts += ["", "## Drift", "", *_drifts(content.drifts)]
+    parts += [
+        "",
+        "Brackets are 95% intervals by bootstrap over questions; failed episodes count 0. p is that of a paired randomisation "
+        "test, corrected by Holm over the data sets of a pair, and for `all` over the pairs.",
+        "",
+    ]
+    return "\n".join(parts)
+
+
+def _published_layout(content: ReportContent, pair: Mapping[str, Any]) -> list[str]:
+    before = content.comparison["systems"][pair["before"]]
+    after = content.comparison["systems"][pair["after"]]
+    lines = ["| Set | Queries | nDCG@10 | Failures | Turns |", "|---|---|---|---|---|"]
+    names = list(pair["datasets"])
+    rows = [(name, before["datasets"][name], after["datasets"][name]) for name in names]
+    if len(names) > 1:
+        rows.append(("all", before["overall"], after["overall"]))
+    for name, old, new in rows:
+        lines.append(
+            f"| {plain(name)} | {old['n']} | {old['ndcg@10']:.4f}→{new['ndcg@10']:.4f} | "
+            f"{100 * old['failure_rate']:.2f}→{100 * new['failure_rate']:.2f} % | {_turns(old)}→{_turns(new)} |"
+        )
+    return lines
+
+
+def _paired(pair: Mapping[str, Any]) -> list[str]:
+    lines = [
+        "| Set | Difference | p | By ranking | By fewer failures | Smallest detectable |",
+        "|---|---|---|---|---|---|",
+    ]
+    rows = list(pair["datasets"].items())
+    if len(rows) != 1:
+        rows.append(("all", pair["overall"]))
+    for name, part in rows:
+        smallest = "-" if part["smallest_detectable"] is None else f"{part['smallest_detectable']:.3f}"
+        lines.append(
+            f"| {plain(name)} | {with_interval(part['ndcg@10'], part['ci95'], '{:+.3f}')}{_caution(part)} | "
+            f"{p_value(part.get('p_holm', part['p']))} | {part['ranking']:+.3f} | {part['failure_avoidance']:+.3f} | {smallest} |"
+        )
+    return lines
+
+
+def _systems(systems: Mapping[str, Any]) -> list[str]:
+    lines = [
+        "| System | n | nDCG@10 | Recall@10 | Recall@100 | MRR | Solved | Failures | Gold found | Found, not handed in | Idle searches "
+        "| Latency, median / p95 | Cost |",
+        "|" + "---|" * 13,
+    ]
+    for name, found in systems.items():
+        each = found["overall"]
+        measures = each["measures"]
+        lines.append(
+            f"| {plain(name)} | {each['n']} | {with_interval(each['ndcg@10'], each['ci95'], '{:.3f}')}{_caution(each)} | "
+            + " | ".join(mean(measures, key) for key in ("recall@10", "recall@100", "mrr", "success_rate"))
+            + f" | {100 * each['failure_rate']:.1f} % | "
+            + " | ".join(mean(measures, key) for key in ("gold_found", "gold_found_not_handed_in", "idle_searches"))
+            + f" | {_latency(measures)}"
+            + f" | {mean(measures, 'cost', '{:.4g}')} |"
+        )
+    return lines
+
+
+def _repeats(repeats: Sequence[Mapping[str, Any]]) -> list[str]:
+    lines = ["| Recipe | Against | Gain in nDCG@10, for further seeds and questions | By run |", "|---|---|---|---|"]
+    for found in repeats:
+        runs = ", ".join(f"{plain(run)} {gain:+.3f}" for run, gain in found["by_run"].items())
+        gain = with_interval(found["ndcg@10"], found["ci95"], "{:+.3f}")
+        lines.append(f"| {plain(found['name'])} | {plain(found['before'])} | {gain} | {runs} |")
+    return lines
+
+
+def _drifts(drifts: Sequence[Mapping[str, Any]]) -> list[str]:
+    lines = ["| Drift | System | Change of nDCG@10 | p | What it is |", "|---|---|---|---|---|"]
+    for drift in drifts:
+        for system, part in drift["systems"].items():
+            lines.append(
+                f"| {plain(drift['name'])} | {plain(system)} | {with_interval(part['ndcg@10'], part['ci95'], '{:+.3f}')} | "
+                f"{p_value(part.get('p_holm', part['p']))} | {plain(drift['description'])} |"
+            )
+    return lines
+
+
+def plain(text: str) -> str:
+    """Text that Markdown neither breaks a table at nor reads as anything else."""
+    flat = " ".join(str(text).split())
+    for mark in "\\`*_[]<>|#":
+        flat = flat.replace(mark, f"\\{mark}" if mark not in "<>" else {"<": "&lt;", ">": "&gt;"}[mark])
+    return flat
+
+
+def with_interval(value: float, interval: Sequence[float] | None, form: str) -> str:
+    """A mean and its bounds."""
+    if interval is None:
+        return form.format(value)
+    return f"{form.format(value)} [{form.format(interval[0])}, {form.format(interval[1])}]"
+
+
+def p_value(p: float) -> str:
+    return "<0.001" if p < 0.001 else f"{p:.3f}"
+
+
+def mean(measures: Mapping[str, Any], key: str, form: str = "{:.3f}") -> str:
+    """One measure's mean, or a dash."""
+    return form.format(measures[key]["mean"]) if key in measures else "-"
+
+
+def _latency(measures: Mapping[str, Any]) -> str:
+    found = measures.get("latency_s")
+    return "-" if found is None else f"{found['median']:.2f} / {found['p95']:.2f} s"
+
+
+def _turns(summary: Mapping[str, Any]) -> str:
+    return "-" if summary["turns"] is None else f"{summary['turns']:.1f}"
+
+
+def _caution(part: Mapping[str, Any]) -> str:
+    return f" ({part['caution']})" if part["caution"] else ""

@@ -1,0 +1,241 @@
+"""The plots of a report as SVG texts; each function returns "" where there is nothing to draw."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from rl_cluster.evaluation.report.canvas import COLOURS, FAINT, GRID, INK, WIDTH, Canvas, Scale, number, shortened
+
+_LEFT, _RIGHT = 46, 12
+
+
+def learning_curve(
+    history: Sequence[Mapping[str, float]], validations: Sequence[Mapping[str, float]], metric: str = "nDCG@10"
+) -> str:
+    """Reward by step with a band of 1.96 standard errors over groups, and the external metric with its intervals."""
+    rewards = []
+    for entry in history:
+        if "rollout/reward/mean" in entry:
+            groups = max(entry.get("training/num_groups", 1.0), 1.0)
+            half = 1.96 * entry.get("rollout/reward/std", 0.0) / math.sqrt(groups)
+            rewards.append((entry["step"], entry["rollout/reward/mean"], half))
+    points = [v for v in validations if math.isfinite(v.get("mean", math.nan))]
+    if len(rewards) < 2 and len(points) < 2:
+        return ""
+    canvas = Canvas(240, f"Learning curve: training reward and validation {metric} by step")
+    values = [y + sign * half for _, y, half in rewards for sign in (-1, 1)]
+    values += [v[key] for v in points for key in ("mean", "low", "high") if v.get(key) is not None]
+    steps = [float(step) for step, _, _ in rewards] + [float(v["step"]) for v in points]
+    across = Scale(min(steps), max(max(steps), min(steps) + 1), _LEFT, WIDTH - _RIGHT)
+    up = Scale.around(values, 200, 30)
+    _axes(canvas, across, up, "training step", 200)
+    if rewards:
+        places = [across(step) for step, _, _ in rewards]
+        upper = [(x, up(y + half)) for x, (_, y, half) in zip(places, rewards, strict=True)]
+        lower = [(x, up(y - half)) for x, (_, y, half) in zip(places, rewards, strict=True)]
+        canvas.band(upper, lower, COLOURS[0])
+        canvas.polyline([(x, up(y)) for x, (_, y, _) in zip(places, rewards, strict=True)], COLOURS[0])
+    for v in points:
+        x = across(v["step"])
+        if v.get("low") is not None:
+            canvas.line(x, up(v["low"]), x, up(v["high"]), COLOURS[1], 1.5)
+        canvas.circle(x, up(v["mean"]), 4, COLOURS[1], f"step {v['step']:g}: {v['mean']:.3f}")
+    if len(points) > 1:
+        canvas.polyline([(across(v["step"]), up(v["mean"])) for v in points], COLOURS[1], 1.2)
+    _legend(canvas, ["training reward", f"validation {metric}"], 14)
+    return canvas.svg()
+
+
+def forest(pairs: Sequence[Mapping[str, Any]]) -> str:
+    """Paired differences in nDCG@10 per data set and overall, with 95% intervals."""
+    rows: list[tuple[str, Mapping[str, Any] | None, bool]] = []
+    for pair in pairs:
+        rows.append((pair["name"], None, True))
+        datasets = pair["datasets"]
+        if len(datasets) > 1:
+            rows += [(name, part, False) for name, part in datasets.items()]
+        rows.append(("all" if len(datasets) > 1 else next(iter(datasets), "all"), pair["overall"], True))
+    if not rows:
+        return ""
+    height = 24 * len(rows) + 52
+    canvas = Canvas(height, "Paired differences in nDCG@10 by data set, with 95% intervals")
+    shown = [part for _, part, _ in rows if part is not None]
+    values = [value for part in shown for value in [part["ndcg@10"], *(part["ci95"] or [])]]
+    across = Scale.around(values, 128, WIDTH - 112, zero=True)
+    bottom = height - 34
+    for tick in across.ticks(4):
+        canvas.line(across(tick), 8, across(tick), bottom, GRID)
+        canvas.text(across(tick), bottom + 14, number(tick), "middle", 11, FAINT)
+    canvas.line(across(0.0), 8, across(0.0), bottom, INK, 1.0, "3 3")
+    canvas.text((128 + WIDTH - 112) / 2, height - 4, "difference in nDCG@10", "middle", 11, FAINT)
+    for place, (name, part, strong) in enumerate(rows):
+        y = 24 * place + 22
+        if part is None:
+            canvas.text(0, y + 4, shortened(name, 60), bold=True)
+            continue
+        canvas.text(8, y + 4, shortened(name, 17), bold=strong)
+        interval = part["ci95"]
+        colour = _direction(interval)
+        if interval is not None:
+            canvas.line(across(interval[0]), y, across(interval[1]), y, colour, 2.0)
+        canvas.circle(across(part["ndcg@10"]), y, 5 if strong else 3.5, colour, f"{name}: {part['ndcg@10']:+.3f}")
+        p = part.get("p_holm", part["p"])
+        canvas.text(WIDTH - 98, y + 4, f"{part['ndcg@10']:+.3f}", size=11)
+        canvas.text(WIDTH, y + 4, "p<0.001" if p < 0.001 else f"p={p:.3f}", "end", 11, FAINT)
+    return canvas.svg()
+
+
+def failure_reasons(systems: Mapping[str, Mapping[str, Any]]) -> str:
+    """Share of episodes that each reason ended, by system; infrastructure in grey."""
+    reasons = sorted({reason for found in systems.values() for reason in found["overall"]["failures"]})
+    rows = {}
+    for name, found in systems.items():
+        episodes = found["overall"]["episodes"]
+        shares = {reason: found["overall"]["failures"].get(reason, 0) / episodes for reason in reasons}
+        rows[name] = (shares, found["overall"]["infrastructure"] / episodes)
+    top = max((sum(shares.values()) + lost for shares, lost in rows.values()), default=0.0)
+    if top == 0.0:
+        return ""
+    canvas = Canvas(30 * len(rows) + 66 + 16 * ((len(reasons) + 2) // 3), "Failed episodes by reason and system")
+    across = Scale(0.0, top * 1.05, 128, WIDTH - 50)
+    head = 10 + 16 * ((len(reasons) + 3) // 3)
+    bottom = head + 30 * len(rows)
+    for tick in across.ticks(4):
+        canvas.line(across(tick), head, across(tick), bottom, GRID)
+        canvas.text(across(tick), bottom + 14, f"{100 * tick:g}%", "middle", 11, FAINT)
+    for place, (name, (shares, lost)) in enumerate(rows.items()):
+        y, x = head + 30 * place + 6, 128.0
+        canvas.text(0, y + 13, shortened(name, 18))
+        for reason, colour in zip([*reasons, "infrastructure"], [*COLOURS[: len(reasons)], "#9aa5b1"], strict=True):
+            share = lost if reason == "infrastructure" else shares[reason]
+            width = across(share) - across(0.0)
+            canvas.rect(x, y, width, 18, colour, f"{name}, {reason}: {share:.1%}")
+            x += width
+        canvas.text(x + 6, y + 13, f"{sum(shares.values()) + lost:.1%}", size=11)
+    _legend(canvas, [*reasons, "infrastructure"], 14, [*COLOURS[: len(reasons)], "#9aa5b1"])
+    return canvas.svg()
+
+
+def effort(systems: Mapping[str, Mapping[str, Any]]) -> str:
+    """Turns, searches and sampled tokens per episode, with 95% intervals."""
+    panels = [("turns", "turns"), ("searches", "searches"), ("tokens", "sampled tokens")]
+    panels = [(key, label) for key, label in panels if any(found["overall"][key] for found in systems.values())]
+    if not panels:
+        return ""
+    block = 22 * len(systems) + 44
+    canvas = Canvas(block * len(panels), "Turns, searches and sampled tokens per episode by system")
+    for panel, (key, label) in enumerate(panels):
+        top = block * panel
+        canvas.text(0, top + 13, f"{label} per episode", bold=True)
+        found = {name: system["overall"] for name, system in systems.items() if system["overall"][key] is not None}
+        values = [v for each in found.values() for v in [each[key], *(each[f"{key}_ci95"] or [])]]
+        across = Scale.around(values, 128, WIDTH - 50, zero=True)
+        bottom = top + 20 + 22 * len(systems)
+        for tick in across.ticks(4):
+            canvas.line(across(tick), top + 20, across(tick), bottom, GRID)
+            canvas.text(across(tick), bottom + 13, number(tick), "middle", 11, FAINT)
+        for place, (name, each) in enumerate(found.items()):
+            y, colour = top + 31 + 22 * place, COLOURS[place % len(COLOURS)]
+            canvas.text(8, y + 4, shortened(name, 17))
+            if each[f"{key}_ci95"]:
+                low, high = each[f"{key}_ci95"]
+                canvas.line(across(low), y, across(high), y, colour, 2)
+            canvas.circle(across(each[key]), y, 4.5, colour)
+            canvas.text(WIDTH, y + 4, f"{each[key]:.1f}", "end", 11)
+    return canvas.svg()
+
+
+def quality_against_cost(systems: Mapping[str, Mapping[str, Any]]) -> str:
+    """nDCG@10 against cost, or against tokens per question where prices are not configured."""
+    priced = any("cost" in found["overall"]["measures"] for found in systems.values())
+    points = []
+    for name, found in systems.items():
+        measures = found["overall"]["measures"]
+        if priced:
+            x = 1000 * measures.get("cost", {}).get("mean", 0.0)
+        else:
+            x = sum(measures.get(key, {}).get("mean", 0.0) for key in ("prompt_tokens", "sampled_tokens"))
+        points.append((name, x, found["overall"]))
+    if len(points) < 2 or len({x for _, x, _ in points}) < 2:
+        return ""
+    label = "cost per 1,000 questions" if priced else "tokens read and written per question"
+    canvas = Canvas(250, f"nDCG@10 against {label}")
+    across = Scale.around([x for _, x, _ in points], _LEFT, WIDTH - _RIGHT - 20, zero=True)
+    values = [v for _, _, each in points for v in [each["ndcg@10"], *(each["ci95"] or [])]]
+    up = Scale.around(values, 210, 14)
+    _axes(canvas, across, up, label, 210)
+    for place, (name, x, each) in enumerate(points):
+        colour = COLOURS[place % len(COLOURS)]
+        if each["ci95"]:
+            canvas.line(across(x), up(each["ci95"][0]), across(x), up(each["ci95"][1]), colour, 1.5)
+        canvas.circle(across(x), up(each["ndcg@10"]), 5, colour, f"{name}: {each['ndcg@10']:.3f} at {x:.4g}")
+        right = across(x) > WIDTH * 0.6
+        canvas.text(
+            across(x) + (-9 if right else 9),
+            up(each["ndcg@10"]) + 4,
+            shortened(name, 22),
+            "end" if right else "start",
+            11,
+        )
+    return canvas.svg()
+
+
+def drifts(entries: Sequence[Mapping[str, Any]]) -> str:
+    """What each drift changed against the undisturbed run, one block per system."""
+    systems = list(dict.fromkeys(name for entry in entries for name in entry["systems"]))
+    pairs = []
+    for system in systems:
+        found = {entry["name"]: entry["systems"][system] for entry in entries if system in entry["systems"]}
+        if found:
+            pairs.append({"name": system, "datasets": found})
+    if not pairs:
+        return ""
+    rows = sum(len(pair["datasets"]) + 1 for pair in pairs)
+    canvas = Canvas(22 * rows + 50, "Change of nDCG@10 under each drift, with 95% intervals")
+    parts = [part for pair in pairs for part in pair["datasets"].values()]
+    across = Scale.around([v for p in parts for v in [p["ndcg@10"], *(p["ci95"] or [])]], 160, WIDTH - 50, zero=True)
+    bottom = 22 * rows + 14
+    for tick in across.ticks(4):
+        canvas.line(across(tick), 8, across(tick), bottom, GRID)
+        canvas.text(across(tick), bottom + 14, number(tick), "middle", 11, FAINT)
+    canvas.line(across(0.0), 8, across(0.0), bottom, INK, 1.0, "3 3")
+    canvas.text((160 + WIDTH - 50) / 2, bottom + 30, "change of nDCG@10", "middle", 11, FAINT)
+    y = 20
+    for pair in pairs:
+        canvas.text(0, y + 4, shortened(pair["name"], 50), bold=True)
+        y += 22
+        for name, part in pair["datasets"].items():
+            colour = _direction(part["ci95"])
+            canvas.text(8, y + 4, shortened(name, 22))
+            if part["ci95"] is not None:
+                canvas.line(across(part["ci95"][0]), y, across(part["ci95"][1]), y, colour, 2)
+            canvas.circle(across(part["ndcg@10"]), y, 4, colour)
+            canvas.text(WIDTH, y + 4, f"{part['ndcg@10']:+.3f}", "end", 11)
+            y += 22
+    return canvas.svg()
+
+
+def _direction(interval: Sequence[float] | None) -> str:
+    if interval is None or interval[0] <= 0.0 <= interval[1]:
+        return FAINT
+    return COLOURS[2] if interval[0] > 0 else COLOURS[1]
+
+
+def _axes(canvas: Canvas, across: Scale, up: Scale, label: str, bottom: float) -> None:
+    for tick in up.ticks(6):
+        canvas.line(across.start, up(tick), across.end, up(tick), GRID)
+        canvas.text(across.start - 6, up(tick) + 4, number(tick), "end", 11, FAINT)
+    for tick in across.ticks(6):
+        canvas.text(across(tick), bottom + 16, number(tick), "middle", 11, FAINT)
+    canvas.line(across.start, bottom, across.end, bottom, FAINT)
+    canvas.text((across.start + across.end) / 2, bottom + 33, label, "middle", 11, FAINT)
+
+
+def _legend(canvas: Canvas, names: Sequence[str], y: float, colours: Sequence[str] = COLOURS) -> None:
+    for place, name in enumerate(names):
+        x = 4 + (place % 3) * (WIDTH / 3)
+        row = y + 16 * (place // 3)
+        canvas.rect(x, row - 9, 10, 10, colours[place % len(colours)])
+        canvas.text(x + 15, row, shortened(name, 21), size=11)

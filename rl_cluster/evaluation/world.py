@@ -1,0 +1,146 @@
+"""What systems are evaluated in: the questions of one data set, the index of its documents, and a drift of both.
+
+A process that opens a world loads retrieval libraries, so it must not own a vLLM engine.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from rl_cluster.datasets.tables import check_tasks
+from rl_cluster.datasets.task import Task
+from rl_cluster.environments.hits import FoundDocument
+from rl_cluster.environments.search import SearchEnvironment, SearchEnvironmentSettings
+from rl_cluster.episodes.environment import StepResult
+from rl_cluster.episodes.formats.base import ParsedReply, ToolFormat
+from rl_cluster.errors import ConfigError, SearchRequestError
+from rl_cluster.evaluation.drift.base import Drift, EvaluationSearch
+from rl_cluster.retrieval.corpus import Corpus, read_corpus
+from rl_cluster.retrieval.index import SearchIndex
+from rl_cluster.retrieval.settings import IndexSettings
+
+TOOL_PARTS = {
+    "bm25_search": ("lexical", ("lexical",)),
+    "vector_search": ("vector", ("vector",)),
+    "hybrid_search": ("hybrid", ("lexical", "vector")),
+}
+"""Tool -> (its name at the index, the parts of the index that it reads)."""
+
+
+@dataclass(frozen=True)
+class QuestionSet:
+    """The questions of one data set over one corpus of `folder`."""
+
+    dataset: str
+    folder: Path
+    corpus: str
+    tasks: tuple[Task, ...]
+
+    def read_corpus(self) -> Corpus:
+        """Raises DataError where the corpus is malformed or lacks a relevant document that the tasks do not call missing."""
+        corpus = read_corpus(self.folder / "corpus.parquet", self.corpus)
+        check_tasks(self.tasks, corpus, self.corpus)
+        return corpus
+
+
+@dataclass
+class World:
+    """`tasks` and `client` under `drift`; close to what an episode of training meets."""
+
+    dataset: str
+    tasks: Sequence[Task]
+    client: EvaluationSearch
+    environment: SearchEnvironmentSettings
+    drift: Drift
+    index_id: str
+
+    def episode(self, task: Task, tool_format: ToolFormat) -> SearchEnvironment:
+        """The environment of one episode."""
+        return _DriftedEnvironment(task, self.environment, tool_format, self.client, self.drift)
+
+
+def open_world(
+    questions: QuestionSet,
+    corpus: Corpus,
+    drift: Drift,
+    environment: SearchEnvironmentSettings,
+    settings: IndexSettings,
+    indexes: Path,
+    seed: int,
+) -> World:
+    """Builds or opens the index of the drifted documents below `indexes`. Raises SearchRequestError for a filter that its
+    metadata cannot answer.
+    """
+    originals = [corpus.at(position) for position in range(len(corpus))]
+    documents = drift.documents(originals, seed)
+    searched = corpus if documents is originals else Corpus.from_documents(corpus.name, documents)
+    index = SearchIndex.open_or_build(searched, settings, indexes)
+    index.warm_up()
+    inner = IndexSearch(index, drift.filters)
+    if drift.filters:
+        index.rank(index.tools[0], "a query that tries the filter", 1, filters=drift.filters)
+    tasks = drift.tasks(questions.tasks, seed)
+    client = drift.client(inner, searched.doc_ids, seed)
+    return World(questions.dataset, tasks, client, drift.environment(environment), drift, index.index_id)
+
+
+def check_filters(questions: QuestionSet, corpus: Corpus, name: str, drift: Drift) -> None:
+    """Raises ConfigError where drift `name` filters by a field that no document of the set has."""
+    for field in drift.filters or ():
+        if not any(field in document.metadata for document in corpus):
+            raise ConfigError(
+                f"evaluation.drift.{name} filters by {field!r}, which no document of {questions.dataset} has; set its field and values, or "
+                f"leave it out with ~evaluation.drift.{name}."
+            )
+
+
+def index_parts(tools: Sequence[str]) -> tuple[str, ...]:
+    """The parts of an index that these tools read."""
+    wanted = {part for tool in tools for part in TOOL_PARTS[tool][1]}
+    return tuple(part for part in ("lexical", "vector") if part in wanted)
+
+
+class IndexSearch:
+    """Asks an index in this process; see `drift.base.EvaluationSearch`."""
+
+    def __init__(self, index: SearchIndex, filters: Mapping[str, Any] | None = None) -> None:
+        self.index = index
+        self.filters = filters
+
+    async def search(
+        self, tool: str, query: str, k: int, excluded: tuple[str, ...], snippets: bool = True
+    ) -> list[FoundDocument]:
+        if tool not in TOOL_PARTS:
+            raise SearchRequestError(f"There is no tool {tool!r}; use one of {', '.join(TOOL_PARTS)}.")
+        name = TOOL_PARTS[tool][0]
+        if snippets:
+            hits = await asyncio.to_thread(self.index.search, name, query, k, excluded, self.filters)
+            return [FoundDocument(hit.doc_id, hit.title, hit.snippet) for hit in hits]
+        ranked = await asyncio.to_thread(self.index.rank, name, query, k, excluded, self.filters)
+        return [FoundDocument(doc_id, "", "") for doc_id, _ in ranked]
+
+
+class _DriftedEnvironment(SearchEnvironment):
+    """Tells the agent of drifted tools, and reads its calls back as calls of the undisturbed ones."""
+
+    def __init__(
+        self,
+        task: Task,
+        settings: SearchEnvironmentSettings,
+        tool_format: ToolFormat,
+        client: EvaluationSearch,
+        drift: Drift,
+    ) -> None:
+        super().__init__(task, settings, tool_format, client)
+        told = drift.tools(self.tools, tool_format.uses_template_tools)
+        before, now = tool_format.instructions(self.tools), tool_format.instructions(told)
+        self.system = self.system.replace(before, now) if before else self.system
+        self.tools = told
+        self.drift = drift
+
+    async def step(self, reply: ParsedReply) -> StepResult:
+        return await super().step(self.drift.reply(reply))

@@ -1,0 +1,180 @@
+"""The evaluate command: its settings, a whole run without a model, and what it says of bad input."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from rl_cluster.errors import ConfigError, DataError
+from rl_cluster.evaluate import EVALUATE, run
+from rl_cluster.evaluation.question_sets import question_sets
+from rl_cluster.evaluation.settings import EvaluateConfig, systems_of
+from tests.helpers.chat_server import chat_server, completion
+from tests.helpers.small_world import write_pumps
+
+ROOT = Path(__file__).resolve().parents[2]
+SYSTEMS = sorted(path.stem for path in (ROOT / "hydra_conf" / "system").glob("*.yaml"))
+DRIFTS = sorted(path.stem for path in (ROOT / "hydra_conf" / "evaluation" / "drift").glob("*.yaml"))
+OPEN = {
+    "model": ["systems.model.path=/models/policy"],
+    "endpoint": ["systems.endpoint.url=http://127.0.0.1:8000/v1", "systems.endpoint.model=big"],
+}
+
+
+@pytest.fixture(autouse=True)
+def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("RL_CLUSTER_CACHE", str(tmp_path / "cache"))
+
+
+def config(tmp_path: Path, *overrides: str) -> EvaluateConfig:
+    fixed = ["tracking=none", f"output_dir={tmp_path / 'out'}", "evaluation.bootstrap_resamples=1000", "system=[bm25]"]
+    return EVALUATE.load([*fixed, "environment.tools=[bm25_search]", *overrides])
+
+
+@pytest.mark.parametrize("choice", SYSTEMS)
+def test_load_shipped_system_loads(choice: str) -> None:
+    loaded = EVALUATE.load([f"system=[{choice}]", *OPEN.get(choice, [])])
+    assert list(systems_of(loaded)) == [choice]
+
+
+@pytest.mark.parametrize("choice", DRIFTS)
+def test_load_shipped_drift_loads(choice: str) -> None:
+    loaded = EVALUATE.load([f"evaluation/drift=[{choice}]"])
+    assert set(loaded.evaluation.drift) == ({*DRIFTS} - {"suite"} if choice == "suite" else {choice})
+
+
+def test_load_default_is_the_three_baselines_and_no_drift() -> None:
+    loaded = EVALUATE.load([])
+    assert list(systems_of(loaded)) == ["bm25", "vector", "fusion"]
+    assert loaded.evaluation.drift == {}
+
+
+def test_load_second_model_has_a_name_of_its_own() -> None:
+    overrides = [
+        "system=[bm25,model]",
+        "systems.model.path=/a",
+        "+system@systems.before=model",
+        "systems.before.path=/b",
+    ]
+    systems = systems_of(EVALUATE.load([*overrides, "reference=before"]))
+    assert list(systems) == ["before", "bm25", "model"]
+
+
+@pytest.mark.parametrize(
+    ("overrides", "words"),
+    [
+        (["system=[bm26]"], "system/bm26 is no choice of hydra_conf; available: bm25,"),
+        (["system=[model]"], "systems.model.path is not set"),
+        (["reference=gpt"], "reference=gpt is none of the systems bm25, vector, fusion"),
+        (["+repeats.trained=[bm25,seed1]"], "repeats.trained names seed1, which is none of the systems bm25,"),
+        (["samples=4"], "samples=4 at temperature=0"),
+        (["output_dir=here"], "output_dir=here: "),
+        (["systems.bm25.tool=grep"], "systems.bm25.tool='grep' is refused"),
+        (["systems.bm25.kind=oracle"], "systems.bm25.kind='oracle' is unknown"),
+        (["systems.bm25.prices.per_search=-1.0"], "systems.bm25.prices.per_search=-1.0 is refused"),
+        (["evaluation/drift=[search_slow]", "evaluation.drift.search_slow.rate=2.0"], "rate=2.0 is refused"),
+        (["system=[endpoint]", "systems.endpoint.url=http://me:pw@host/v1", "systems.endpoint.model=m"], "credentials"),
+        (["split=dev"], "split='dev' is refused"),
+        (["sampels=2"], "did you mean 'samples'?"),
+    ],
+)
+def test_load_wrong_setting_is_refused_in_one_sentence(overrides: list[str], words: str) -> None:
+    with pytest.raises(ConfigError) as caught:
+        EVALUATE.load(overrides)
+    assert words in str(caught.value)
+    assert "\n" not in str(caught.value)
+
+
+def test_load_imports_nothing_heavy() -> None:
+    program = (
+        "import sys; from rl_cluster.evaluate import EVALUATE; EVALUATE.load([]);"
+        "heavy = {'torch', 'ray', 'vllm', 'transformers', 'mlflow', 'faiss'} & set(sys.modules);"
+        "sys.exit(', '.join(sorted(heavy)) or 0)"
+    )
+    done = subprocess.run([sys.executable, "-c", program], cwd=ROOT, capture_output=True, text=True, timeout=120)
+    assert done.returncode == 0, done.stderr
+
+
+def test_run_baseline_scripted_and_endpoint_under_a_drift_writes_the_report(tmp_path: Path) -> None:
+    folder = write_pumps(tmp_path / "pumps")
+    with chat_server(lambda body: completion("answer: pumps-0 pumps-1")) as server:
+        settings = config(
+            tmp_path,
+            f"folders=[{folder}]",
+            "system=[bm25,scripted,endpoint]",
+            f"systems.endpoint.url={server.url}",
+            "systems.endpoint.model=big",
+            "systems.endpoint.prices.output_per_million=10.0",
+            "evaluation/drift=[empty_retriever]",
+        )
+        assert run(settings) == 0
+    written = json.loads((tmp_path / "out" / "report.json").read_text())
+    assert list(written["systems"]) == ["bm25", "scripted", "endpoint"]
+    assert [pair["name"] for pair in written["pairs"]] == ["endpoint - bm25", "scripted - bm25"]
+    assert written["systems"]["bm25"]["datasets"]["pumps"]["n"] == 12
+    assert written["systems"]["bm25"]["overall"]["measures"]["recall@100"]["mean"] > 0.9
+    assert written["systems"]["endpoint"]["overall"]["measures"]["cost"]["mean"] == pytest.approx(7e-5)
+    (drift,) = written["drift"]
+    assert drift["systems"]["bm25"]["ndcg@10"] < -0.7
+    assert drift["systems"]["endpoint"]["ndcg@10"] == 0.0
+    assert (tmp_path / "out" / "evaluations" / "empty_retriever" / "bm25.json").is_file()
+    assert "report.html" in [path.name for path in (tmp_path / "out").iterdir()]
+
+
+def test_run_several_corpora_are_searched_apart(tmp_path: Path) -> None:
+    folder = write_pumps(tmp_path / "shops", ("red", "blue"))
+    assert run(config(tmp_path, f"folders=[{folder}]", "system=[bm25,scripted]", "+repeats.rule=[scripted]")) == 0
+    assert json.loads((tmp_path / "out" / "report.json").read_text())["repeats"][0]["n"] == 24
+    found = json.loads((tmp_path / "out" / "report.json").read_text())["systems"]["bm25"]
+    assert set(found["datasets"]) == {"shops/blue", "shops/red"}
+    assert all(part["ndcg@10"] > 0.7 for part in found["datasets"].values())
+    assert found["overall"]["n"] == 24
+
+
+def test_run_few_questions_say_so(tmp_path: Path) -> None:
+    folder = write_pumps(tmp_path / "pumps")
+    assert run(config(tmp_path, f"folders=[{folder}]", "limit=5")) == 0
+    assert "only 5 questions" in (tmp_path / "out" / "report.md").read_text()
+
+
+@pytest.mark.parametrize("url", ["http://127.0.0.1:9/v1"])
+def test_run_unreachable_endpoint_is_one_sentence(tmp_path: Path, url: str, capsys: pytest.CaptureFixture[str]) -> None:
+    folder = write_pumps(tmp_path / "pumps")
+    overrides = ["system=[endpoint]", f"systems.endpoint.url={url}", "systems.endpoint.model=m"]
+    assert run(config(tmp_path, f"folders=[{folder}]", *overrides, "systems.endpoint.max_retries=0")) == 2
+    said = capsys.readouterr().out
+    assert "cannot be reached" in said
+    assert "Traceback" not in said
+
+
+def test_run_filter_that_no_document_can_meet_is_refused_before_anything_is_played(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    folder = write_pumps(tmp_path / "pumps")
+    field = "evaluation.drift.new_filter.field=colour"
+    assert run(config(tmp_path, f"folders=[{folder}]", "evaluation/drift=[new_filter]", field)) == 2
+    said = " ".join(capsys.readouterr().out.split())
+    assert "evaluation.drift.new_filter filters by 'colour', which no document of pumps has" in said
+    assert "nDCG@10" not in said
+
+
+def test_question_sets_bad_folders_are_named(tmp_path: Path) -> None:
+    data = EVALUATE.load([]).data
+    with pytest.raises(DataError, match=r"corpus\.parquet is missing"):
+        question_sets([str(tmp_path)], data, "test", None)
+    first, second = write_pumps(tmp_path / "a" / "pumps"), write_pumps(tmp_path / "b" / "pumps")
+    with pytest.raises(DataError, match="two sets named 'pumps'"):
+        question_sets([str(first), str(second)], data, "test", None)
+    with pytest.raises(DataError, match="the split 'train' has no task"):
+        question_sets([str(first)], data, "train", None)
+
+
+def test_dry_run_plays_nothing(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    folder = write_pumps(tmp_path / "pumps")
+    assert run(config(tmp_path, f"folders=[{folder}]", "dry_run=true")) == 0
+    assert "pumps: 12 questions over the corpus pumps" in capsys.readouterr().out
+    assert not (tmp_path / "out").exists()

@@ -1,0 +1,103 @@
+"""Alarms: what each measures on hand-made groups, and that usual runs raise none."""
+
+from __future__ import annotations
+
+import pytest
+
+from rl_cluster.datasets.task import Task
+from rl_cluster.episodes.trajectory import ToolCall, Trajectory, Turn
+from rl_cluster.errors import ConfigError, Outcome
+from rl_cluster.evaluation.alarms import (
+    copied_answers,
+    flat_metric_alarm,
+    identical_groups,
+    idle_share,
+    query_variety,
+    step_alarms,
+    step_metrics,
+)
+from rl_cluster.evaluation.external import get_external_metric
+
+
+def episode(queries: list[str], found: list[list[str]], ranking: list[str], reward: float = 1.0) -> Trajectory:
+    turns = [
+        Turn(
+            [],
+            [],
+            [],
+            [],
+            text=f"bm25_search: {q}",
+            tool_calls=[ToolCall("bm25_search", {"query": q})],
+            observations=["o"],
+            found_ids=f,
+        )
+        for q, f in zip(queries, found, strict=True)
+    ]
+    turns.append(Turn([], [], [], [], text=f"answer: {' '.join(ranking)}"))
+    return Trajectory("x", "t", "g", turns, Outcome.FINISHED, reward, ranking=ranking)
+
+
+def test_copied_answers_counts_rankings_in_the_order_of_one_search() -> None:
+    copied = episode(["a"], [["d1", "d2", "d3"]], ["d1", "d2"])
+    ranked = episode(["a"], [["d1", "d2", "d3"]], ["d2", "d1"])
+    unrewarded = episode(["a"], [["d1", "d2"]], ["d1", "d2"], reward=0.0)
+    assert copied_answers({"g": [copied, ranked, unrewarded]}) == 0.5
+    assert copied_answers({"g": [unrewarded]}) is None
+
+
+def test_idle_share_leaves_the_first_search_out() -> None:
+    same = episode(["a", "b"], [["d1"], ["d1"]], ["d1"])
+    new = episode(["a", "b"], [["d1"], ["d2"]], ["d1"])
+    assert idle_share({"g": [same, new]}) == 0.5
+    assert idle_share({"g": [episode(["a"], [["d1"]], ["d1"])]}) is None
+
+
+def test_query_variety_is_zero_for_the_same_words_and_one_for_none_shared() -> None:
+    a, b, c = (episode([q], [["d"]], ["d"]) for q in ("north pump", "pump north", "south valve"))
+    assert query_variety({"g": [a, b]}) == 0.0
+    assert query_variety({"g": [a, c]}) == 1.0
+    assert query_variety({"g": [a]}) is None
+
+
+def test_identical_groups_compare_texts_word_for_word() -> None:
+    a, b = episode(["x"], [["d"]], ["d"]), episode(["y"], [["d"]], ["d"])
+    assert identical_groups({"g": [a, a], "h": [a, b], "single": [a]}) == 0.5
+
+
+def test_step_alarms_collapsed_step_raises_all_four_and_varied_one_none() -> None:
+    collapsed = {"g": [episode(["a", "a"], [["d1", "d2"], ["d1", "d2"]], ["d1", "d2"])] * 4}
+    assert len(step_alarms(step_metrics(collapsed))) == 4
+    varied = {"g": [episode([f"a{i}", f"b{i}"], [["d1", "d2"], [f"e{i}"]], ["d2", "d1"]) for i in range(4)]}
+    assert step_alarms(step_metrics(varied)) == []
+
+
+def validations(*means: float) -> list[dict[str, float]]:
+    return [{"step": 10.0 * i, "mean": m, "low": m - 0.05, "high": m + 0.05} for i, m in enumerate(means)]
+
+
+def test_flat_metric_alarm_reward_up_alone_raises_and_both_up_does_not() -> None:
+    rising = [(float(step), 0.02 * step) for step in range(1, 21)]
+    alarm = flat_metric_alarm(rising, validations(0.3, 0.31, 0.29), "recall@10")
+    assert alarm is not None
+    assert "recall@10 went from 0.300 to 0.290" in alarm
+    assert flat_metric_alarm(rising, validations(0.3, 0.4, 0.5), "recall@10") is None
+    assert flat_metric_alarm([(s, 0.3) for s, _ in rising], validations(0.3, 0.3, 0.3), "recall@10") is None
+    assert flat_metric_alarm(rising, validations(0.3, 0.3), "recall@10") is None
+
+
+def constant(task: Task, trajectory: Trajectory) -> float:
+    return 0.25
+
+
+def test_external_metric_is_a_name_or_a_function_and_failures_are_zero() -> None:
+    task, played = Task("t", "q", "kb", {"d2": 1.0}), episode(["a"], [["d1"]], ["d1", "d2"])
+    assert get_external_metric("mrr")(task, played) == 0.5
+    assert get_external_metric(f"{__name__}:constant")(task, played) == 0.25
+    played.outcome = Outcome.TURN_LIMIT
+    assert get_external_metric("recall@10")(task, played) == 0.0
+
+
+@pytest.mark.parametrize("name", ["bleu", "nowhere.at:all", "math:nothing", "math:pi"])
+def test_external_metric_unknown_is_named(name: str) -> None:
+    with pytest.raises(ConfigError, match=f"evaluation.external_metric={name}"):
+        get_external_metric(name)

@@ -1,0 +1,170 @@
+"""Each drift changes what it says and nothing else; what the agent sees of it; and that it is repeatable."""
+
+from __future__ import annotations
+
+import asyncio
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from rl_cluster.environments.search import SearchEnvironmentSettings
+from rl_cluster.episodes.formats import get_format
+from rl_cluster.episodes.formats.base import ParsedReply
+from rl_cluster.episodes.trajectory import ToolCall, Trajectory
+from rl_cluster.errors import ConfigError, Outcome, SearchRequestError
+from rl_cluster.evaluation.drift import drift_names, get_drift
+from rl_cluster.evaluation.players.baseline import Baseline
+from rl_cluster.evaluation.players.scripted import Scripted
+from rl_cluster.evaluation.records import record_of
+from rl_cluster.evaluation.world import World
+from tests.helpers.small_world import pump_world
+
+
+def drifted(folder: Path, name: str, **settings: Any) -> World:
+    return pump_world(folder, get_drift({"name": name, **settings}))
+
+
+def scores(world: World) -> list[float]:
+    player = Baseline("bm25_search")
+
+    async def all_tasks() -> list[Trajectory]:
+        return [await player.play(world, task, 0) for task in world.tasks]
+
+    played = asyncio.run(all_tasks())
+    return [record_of(t, task).score for t, task in zip(played, world.tasks, strict=True)]
+
+
+def step(world: World, reply: ParsedReply, tool_format: str = "hermes") -> Any:
+    return asyncio.run(world.episode(world.tasks[0], get_format(tool_format)).step(reply))
+
+
+def call(name: str = "bm25_search", **arguments: object) -> ParsedReply:
+    return ParsedReply([ToolCall(name, arguments)])
+
+
+def test_undisturbed_world_finds_every_page(tmp_path: Path) -> None:
+    world = pump_world(tmp_path)
+    assert min(scores(world)) > 0.7
+    assert "pumps-0 | Page north" in step(world, call(query="north pump")).observation
+
+
+def test_documents_removed_stay_in_the_ideal_ranking(tmp_path: Path) -> None:
+    world = drifted(tmp_path, "documents_removed", share=0.4)
+    found = scores(world)
+    assert 0 < sum(score < 0.5 for score in found) < 12
+    assert all(len(task.gains) == 2 for task in world.tasks)
+    assert scores(drifted(tmp_path, "documents_removed", share=0.4)) == found
+
+
+def test_documents_replaced_take_their_gains_along(tmp_path: Path) -> None:
+    world = drifted(tmp_path, "documents_replaced", share=1.0)
+    assert set(world.tasks[0].gains) == {"pumps-0-v2", "pumps-1-v2"}
+    assert world.tasks[0].task_id == "pumps-q0"
+    assert min(scores(world)) > 0.7
+    assert "replaces pumps-0" in step(world, call(query="north pump")).observation
+
+
+def test_distractors_join_and_keep_the_old_documents(tmp_path: Path) -> None:
+    world = drifted(tmp_path, "distractors", factor=10)
+    found = asyncio.run(world.client.search("bm25_search", "pump", 100, ()))
+    assert sum(document.doc_id.startswith("distractor-") for document in found) > 50
+    assert world.index_id != pump_world(tmp_path).index_id
+
+
+@pytest.mark.parametrize("tool_format", ["hermes", "plain"])
+def test_tools_renamed_answer_to_the_new_name_alone(tmp_path: Path, tool_format: str) -> None:
+    world = drifted(tmp_path, "tools_renamed", names={"bm25_search": "find_words"})
+    environment = world.episode(world.tasks[0], get_format(tool_format))
+    assert [tool.name for tool in environment.tools] == ["find_words"]
+    assert "bm25_search" not in environment.system
+    assert "pumps-0" in step(world, call("find_words", query="north pump")).observation
+
+
+def test_schema_changed_shows_and_reads_other_arguments(tmp_path: Path) -> None:
+    world = drifted(tmp_path, "schema_changed", arguments={"query": "text", "k": "limit"})
+    environment = world.episode(world.tasks[0], get_format("hermes"))
+    assert set(environment.tools[0].parameters["properties"]) == {"text", "limit"}
+    assert environment.tools[0].parameters["required"] == ["text"]
+    observation = step(world, call(text="north pump", limit=1)).observation
+    assert observation.startswith("pumps-0")
+    assert len(observation.splitlines()) == 1
+    plain = world.episode(world.tasks[0], get_format("plain"))
+    assert "query" in plain.tools[0].parameters["properties"]
+
+
+def test_other_k_shows_as_many_hits(tmp_path: Path) -> None:
+    assert len(step(drifted(tmp_path, "other_k", k=2), call(query="pump")).found_ids) == 2
+
+
+def test_new_filter_hides_what_does_not_meet_it(tmp_path: Path) -> None:
+    found = step(drifted(tmp_path, "new_filter", field="kind", values=["page"]), call(query="pump", k=10)).found_ids
+    assert found
+    assert all(int(doc_id.rpartition("-")[2]) % 2 for doc_id in found)
+
+
+def test_new_filter_on_an_unknown_field_is_refused_at_once(tmp_path: Path) -> None:
+    with pytest.raises(SearchRequestError, match="colour"):
+        drifted(tmp_path, "new_filter", field="colour", values=["red"])
+
+
+def test_search_failing_is_seen_tagged_and_no_infrastructure_failure(tmp_path: Path) -> None:
+    tools = SearchEnvironmentSettings(4, 4, 10, ("bm25_search", "vector_search"))
+    world = pump_world(tmp_path, get_drift({"name": "search_failing", "rate": 1.0}), tools)
+    result = step(world, call(query="pump"))
+    assert result.observation == "error: bm25_search did not answer, try again (injected)"
+    played = asyncio.run(Scripted().play(world, world.tasks[0], 0))
+    record = record_of(played, world.tasks[0])
+    assert (record.injected, record.searches, record.malformed_calls) == (1, 1, 0)
+    assert not played.outcome.is_infrastructure_failure
+
+
+def test_search_failing_fails_at_its_rate_and_a_second_try_may_succeed(tmp_path: Path) -> None:
+    world = drifted(tmp_path, "search_failing", rate=0.5)
+
+    async def outcomes() -> list[bool]:
+        found = []
+        for _ in range(60):
+            try:
+                await world.client.search("bm25_search", "pump", 2, ())
+                found.append(True)
+            except SearchRequestError:
+                found.append(False)
+        return found
+
+    assert 15 < sum(asyncio.run(outcomes())) < 45
+
+
+def test_search_slow_changes_no_answer(tmp_path: Path) -> None:
+    slow = drifted(tmp_path, "search_slow", rate=1.0, delay_s=0.001)
+    assert scores(slow) == scores(pump_world(tmp_path))
+
+
+def test_empty_and_random_retrievers_leave_nothing_to_find(tmp_path: Path) -> None:
+    empty = drifted(tmp_path, "empty_retriever")
+    assert scores(empty) == [0.0] * 12
+    assert step(empty, call(query="pump")).observation == "nothing found"
+    chance = drifted(tmp_path, "random_retriever")
+    ids = step(chance, call(query="pump", k=5)).found_ids
+    assert len(set(ids)) == 5
+    assert step(chance, call(query="pump", k=5)).found_ids == ids
+    excluded = asyncio.run(chance.client.search("bm25_search", "pump", 12, ("pumps-0",)))
+    assert "pumps-0" not in [document.doc_id for document in excluded]
+
+
+def test_get_drift_unknown_name_and_setting_are_named() -> None:
+    with pytest.raises(ConfigError, match="choose one of distractors, documents_removed"):
+        get_drift({"name": "flood"})
+    with pytest.raises(ConfigError, match=r"evaluation.drift.x.share=2.0 is refused"):
+        get_drift({"name": "documents_removed", "share": 2.0}, "evaluation.drift.x.")
+
+
+def test_drifts_each_have_a_file_of_settings() -> None:
+    folder = Path(__file__).resolve().parents[2] / "hydra_conf" / "evaluation" / "drift"
+    assert {path.stem for path in folder.glob("*.yaml")} == {*drift_names(), "suite"}
+
+
+def test_baseline_without_hits_hands_in_nothing(tmp_path: Path) -> None:
+    world = pump_world(tmp_path)
+    task = world.tasks[0].__class__("t", "zebra", "pumps", {"pumps-0": 1.0})
+    assert asyncio.run(Baseline("bm25_search").play(world, task, 0)).outcome is Outcome.NO_ANSWER

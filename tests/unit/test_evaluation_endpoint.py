@@ -1,0 +1,154 @@
+"""A chat endpoint as a system: conversations, and each way in which an endpoint goes wrong as one typed error."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+import pytest
+
+from rl_cluster.episodes.trajectory import Trajectory
+from rl_cluster.errors import ConfigError, EndpointError, Outcome
+from rl_cluster.evaluation.players import endpoint as module
+from rl_cluster.evaluation.players.endpoint import Endpoint
+from rl_cluster.evaluation.settings import Connection
+from rl_cluster.evaluation.world import World
+from tests.helpers.chat_server import Answer, ChatServer, chat_server, completion
+from tests.helpers.small_world import pump_world
+
+SECRET = "sk-very-secret-0123"
+
+
+def connection(url: str, **changes: Any) -> Connection:
+    values = {"url": url, "model": "big", "key_variable": "TEST_ENDPOINT_KEY", "timeout_s": 5.0, "max_retries": 2}
+    return Connection.model_validate({**values, "concurrency": 2, "native_tools": True, **changes})
+
+
+@pytest.fixture(autouse=True)
+def quick(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TEST_ENDPOINT_KEY", SECRET)
+    monkeypatch.setattr(module, "MAX_PAUSE_S", 0.01)
+
+
+@pytest.fixture(scope="module")
+def world(tmp_path_factory: pytest.TempPathFactory) -> World:
+    return pump_world(tmp_path_factory.mktemp("pumps"))
+
+
+def play(server: ChatServer, world: World, **changes: Any) -> Trajectory:
+    async def episode() -> Trajectory:
+        player = Endpoint(connection(server.url, **changes), temperature=0.5, max_tokens=64)
+        try:
+            return await player.play(world, world.tasks[0], 0)
+        finally:
+            await player.close()
+
+    return asyncio.run(episode())
+
+
+def check(url: str) -> None:
+    async def ask() -> None:
+        player = Endpoint(connection(url), 0.0, 64)
+        try:
+            await player.check()
+        finally:
+            await player.close()
+
+    asyncio.run(ask())
+
+
+def searcher(body: dict[str, Any]) -> Answer:
+    """Searches once with the first tool, then hands in what it found."""
+    observations = [m["content"] for m in body["messages"] if m["role"] == "tool"]
+    if not observations:
+        return completion(calls=[("bm25_search", {"query": "north pump", "k": 2})])
+    return completion("answer: " + " ".join(line.split(" | ")[0] for line in observations[-1].splitlines()))
+
+
+def test_endpoint_native_tools_searches_and_answers(world: World) -> None:
+    with chat_server(searcher) as server:
+        played = play(server, world)
+    assert played.outcome is Outcome.FINISHED
+    assert played.ranking[0] == "pumps-0"
+    assert [len(turn.sampled_ids) for turn in played.turns] == [7, 7]
+    assert server.bodies[0]["tools"][0]["function"]["name"] == "bm25_search"
+    assert server.bodies[0]["max_tokens"] == 64
+    assert server.bodies[1]["messages"][-1]["tool_call_id"] == "call-0"
+    assert server.headers[0]["Authorization"] == f"Bearer {SECRET}"
+
+
+def test_endpoint_plain_format_explains_itself_in_the_prompt(world: World) -> None:
+    replies = ["bm25_search(2): north pump", "answer: pumps-0"]
+    with chat_server(lambda body: completion(replies[len(body["messages"]) // 2 - 1])) as server:
+        played = play(server, world, native_tools=False)
+    assert played.ranking == ["pumps-0"]
+    assert "tools" not in server.bodies[0]
+    assert "bm25_search: QUERY" in server.bodies[0]["messages"][0]["content"]
+
+
+def test_endpoint_malformed_call_is_answered_in_the_conversation(world: World) -> None:
+    def answer(body: dict[str, Any]) -> Answer:
+        if len(body["messages"]) == 2:
+            return completion(calls=[("grep", {"q": 1})])
+        assert "there is no tool 'grep'" in body["messages"][-1]["content"]
+        return completion("answer: pumps-0")
+
+    with chat_server(answer) as server:
+        played = play(server, world)
+    assert played.outcome is Outcome.FINISHED
+    assert played.turns[0].tool_calls[0].error is not None
+
+
+@pytest.mark.parametrize("status", [429, 500])
+def test_endpoint_that_recovers_is_asked_again(world: World, status: int) -> None:
+    left = [status, status]
+
+    def answer(body: dict[str, Any]) -> Answer:
+        return (left.pop(), "later") if left else searcher(body)
+
+    with chat_server(answer) as server:
+        assert play(server, world).outcome is Outcome.FINISHED
+
+
+@pytest.mark.parametrize("status", [429, 503])
+def test_endpoint_that_keeps_failing_is_a_counted_loss(world: World, status: int) -> None:
+    with chat_server(lambda body: (status, "no")) as server:
+        played = play(server, world)
+    assert played.outcome is Outcome.ENGINE_ERROR
+    assert f"answered {status} in each of 3 tries" in played.error
+    assert len(server.bodies) == 3
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        "<html>",
+        "[]",
+        "{}",
+        {"choices": []},
+        {"choices": [{"message": {"content": 3}}]},
+        {"choices": [{"message": None}]},
+    ],
+)
+def test_endpoint_garbage_is_one_typed_error(body: Any) -> None:
+    with chat_server(lambda _: (200, body)) as server, pytest.raises(EndpointError, match="is no chat completion"):
+        check(server.url)
+
+
+def test_endpoint_refusal_is_not_asked_again_and_never_shows_the_key() -> None:
+    with chat_server(lambda _: (401, "bad key")) as server:
+        with pytest.raises(EndpointError, match="answered 401") as caught:
+            check(server.url)
+        assert len(server.bodies) == 1
+    assert SECRET not in str(caught.value)
+
+
+def test_endpoint_unreachable_says_so() -> None:
+    with pytest.raises(EndpointError, match="cannot be reached"):
+        check("http://127.0.0.1:9/v1")
+
+
+def test_endpoint_without_its_key_is_refused_before_anything_is_asked(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("TEST_ENDPOINT_KEY")
+    with pytest.raises(ConfigError, match="key_variable=TEST_ENDPOINT_KEY"):
+        Endpoint(connection("http://127.0.0.1:9/v1"), 0.0, 64)

@@ -1,0 +1,74 @@
+"""A model as a system: its episodes, retries, and tasks that are too long for it."""
+
+from __future__ import annotations
+
+import asyncio
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from rl_cluster.composition import load_config
+from rl_cluster.episodes.episode import EpisodeLimits
+from rl_cluster.errors import ConfigError, EngineError, Outcome
+from rl_cluster.evaluation.players import model as module
+from rl_cluster.evaluation.players.model import Model, check_context
+from rl_cluster.inference.sampling import Sample, SamplingSettings
+from rl_cluster.models.source import resolve_model
+from tests.helpers.small_world import SETTINGS, pump_world
+
+LIMITS = EpisodeLimits(sampling_max_tokens=64, max_sequence_length=2048, temperature=0.0, top_p=1.0)
+
+
+@pytest.fixture(scope="module")
+def tokenizer() -> Any:
+    from transformers import PreTrainedTokenizerFast
+
+    return PreTrainedTokenizerFast.from_pretrained(resolve_model("bundled:smollm2-135m-instruct"))
+
+
+def player(tokenizer: Any, replies: list[str | Exception], retries: int = 2) -> Model:
+    left = list(replies)
+
+    async def sampler(prompt: list[int], settings: SamplingSettings) -> Sample:
+        reply = left.pop(0)
+        if isinstance(reply, Exception):
+            raise reply
+        ids = [*tokenizer.encode(reply, add_special_tokens=False), tokenizer.eos_token_id]
+        return Sample(ids, [-0.1] * len(ids), [0] * len(ids), "stop", 0.0, 0.0, 0.0, 0)
+
+    return Model(sampler, tokenizer, "plain", LIMITS, concurrency=4, retries=retries)
+
+
+def test_model_searches_and_is_asked_again_after_an_engine_failure(
+    tokenizer: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(module, "RETRY_PAUSE_S", 0.0)
+    world = pump_world(tmp_path)
+    model = player(tokenizer, [EngineError("gone"), "bm25_search: north pump", "answer: pumps-0"])
+    played = asyncio.run(model.play(world, world.tasks[0], 0))
+    assert played.outcome is Outcome.FINISHED
+    assert (played.attempt, played.ranking, played.index_id) == (1, ["pumps-0"], world.index_id)
+    assert "pumps-0" in played.turns[0].found_ids
+
+
+def test_model_whose_engine_keeps_failing_is_a_counted_loss(
+    tokenizer: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(module, "RETRY_PAUSE_S", 0.0)
+    world = pump_world(tmp_path)
+    played = asyncio.run(player(tokenizer, [EngineError("gone")] * 3).play(world, world.tasks[0], 0))
+    assert played.outcome is Outcome.ENGINE_ERROR
+
+
+@pytest.mark.parametrize(
+    ("length", "positions", "words"),
+    [(260, 8192, "max_sequence_length=260 is too short for tiny"), (1280, 512, "is over the 512 positions of tiny")],
+)
+def test_check_context_tasks_that_do_not_fit_are_refused(
+    tokenizer: Any, tmp_path: Path, length: int, positions: int, words: str
+) -> None:
+    world = pump_world(tmp_path)
+    rollout = load_config([]).rollout.model_copy(update={"max_sequence_length": length})
+    with pytest.raises(ConfigError, match=words):
+        check_context(tokenizer, positions, "tiny", "plain", rollout, SETTINGS, 20, world.tasks, [])

@@ -1,0 +1,194 @@
+"""The report's files: nothing from outside is read as markup, and in a browser charts, filters and episodes work."""
+
+from __future__ import annotations
+
+import json
+import re
+import shutil
+import subprocess
+from html.parser import HTMLParser
+from pathlib import Path
+
+import pytest
+
+from rl_cluster.evaluation.report import ReportContent, plots, write_report
+from rl_cluster.evaluation.report.canvas import Scale
+from rl_cluster.evaluation.report.content import MAX_TEXT, question_views
+from rl_cluster.evaluation.report.markdown import plain
+from tests.helpers.made_report import HOSTILE, made_report
+
+BROWSER = next(
+    (path for name in ("chromium", "chromium-browser", "google-chrome") if (path := shutil.which(name))), None
+)
+
+
+@pytest.fixture(scope="module")
+def content() -> ReportContent:
+    return made_report()
+
+
+@pytest.fixture(scope="module")
+def page(content: ReportContent, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return write_report(tmp_path_factory.mktemp("report"), content, {"title": content.title})[2]
+
+
+class _Tags(HTMLParser):
+    def __init__(self) -> None:
+        super().__init__()
+        self.names: list[str] = []
+        self.addresses: list[str] = []
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.names.append(tag)
+        self.addresses += [value or "" for name, value in attrs if name in ("src", "href", "action", "data")]
+
+
+def test_page_is_self_contained_and_hostile_text_makes_no_element(page: Path) -> None:
+    tags = _Tags()
+    tags.feed(page.read_text())
+    assert tags.addresses == []
+    assert "img" not in tags.names
+    assert tags.names.count("script") == 2
+    assert tags.names.count("svg") == 6
+    assert "default-src 'none'" in page.read_text()
+
+
+def test_page_data_comes_back_as_it_was(content: ReportContent, page: Path) -> None:
+    found = re.search(r'<script type="application/json" id="data">(.*?)</script>', page.read_text(), re.DOTALL)
+    assert found is not None
+    data = json.loads(found.group(1))
+    assert data["questions"] == json.loads(json.dumps(content.questions))
+    assert HOSTILE in data["questions"][0]["question"]
+
+
+def test_markdown_tables_survive_hostile_names(page: Path) -> None:
+    text = page.with_name("report.md").read_text()
+    assert "<script" not in text
+    assert "| Set | Queries | nDCG@10 | Failures | Turns |" in text
+    rows = [line for line in text.splitlines() if line.startswith("| wands")]
+    assert re.fullmatch(r"\| wands \| 30 \| 0\.\d{4}→0\.\d{4} \| \d+\.\d\d→\d+\.\d\d % \| \d\.\d→\d\.\d \|", rows[0])
+    assert "| recipe | before | +0." in text
+    assert plain("a|b\n<i>*") == r"a\|b &lt;i&gt;\*"
+
+
+def test_questions_most_changed_come_first_and_long_texts_say_that_they_are_cut(content: ReportContent) -> None:
+    changes = [abs(view["change"]) for view in content.questions]
+    assert changes == sorted(changes, reverse=True)
+    assert set(content.questions[0]["episodes"]) == {"before", "after", "bm25"}
+    from rl_cluster.datasets.task import Task
+    from rl_cluster.evaluation.report import first_views
+    from tests.helpers.made_report import play, tasks
+
+    task = tasks()[0]
+    long = Task(task.task_id, "x" * (MAX_TEXT + 5), task.corpus, task.gains, dataset=task.dataset)
+    import random
+
+    views = question_views([long], {"a": first_views([long], [play(long, 1.0, 0.0, random.Random(0))])}, None)
+    assert views[0]["question"].endswith("(5 more characters)")
+
+
+def test_page_of_one_system_without_pairs_or_questions_is_written(content: ReportContent, tmp_path: Path) -> None:
+    systems = {"bm25": content.comparison["systems"]["bm25"]}
+    alone = ReportContent("alone", {"systems": systems, "pairs": [], "repeats": []})
+    paths = write_report(tmp_path, alone, {})
+    assert "Episodes, turn by turn" not in paths[2].read_text()
+
+
+def test_page_of_systems_that_are_all_zero_and_alike_is_written(tmp_path: Path) -> None:
+    from rl_cluster.errors import Outcome
+    from rl_cluster.evaluation.comparison import compare_systems
+    from rl_cluster.evaluation.summary import EpisodeRecord
+    from tests.helpers.made_report import SETTINGS
+
+    failed = [EpisodeRecord(f"t{i}", "kb", Outcome.NO_ANSWER, 0.0, 0, 0, 0, 0, 0.0) for i in range(4)]
+    comparison = compare_systems({"a": failed, "b": failed}, [("a", "b")], SETTINGS)
+    drifts = [{"name": "d", "description": "x", "systems": {"a": comparison["pairs"][0]["overall"]}}]
+    write_report(tmp_path, ReportContent("zeros", comparison, drifts=drifts), {})
+    single = [failed[0]]
+    comparison = compare_systems({"a": single, "b": single}, [("a", "b")], SETTINGS)
+    write_report(tmp_path, ReportContent("one question", comparison), {})
+    lost = [EpisodeRecord("t", "kb", Outcome.WORKER_LOST, 0.0, 0, 0, 0, 0, 0.0)]
+    write_report(tmp_path, ReportContent("all lost", compare_systems({"a": lost}, [], SETTINGS)), {})
+
+
+def test_plots_nothing_to_draw_is_nothing() -> None:
+    assert plots.learning_curve([], []) == plots.forest([]) == plots.drifts([]) == ""
+
+
+@pytest.mark.parametrize("values", [[], [0.0], [0.0, 0.0], [-1.0, 0.0], [0.0, 2.0], [5.0], [-3.0, -3.0], [1e-9]])
+@pytest.mark.parametrize("zero", [True, False])
+def test_scale_any_values_are_inside_and_have_ticks(values: list[float], zero: bool) -> None:
+    scale = Scale.around(values, 0, 100, zero)
+    assert scale.low < scale.high
+    assert all(scale.low <= value <= scale.high for value in values)
+    assert 1 <= len(scale.ticks(4)) <= 20
+
+
+def test_scale_ticks_are_round_and_inside() -> None:
+    assert Scale(0.0, 1.0, 0, 100).ticks(5) == pytest.approx([0.0, 0.2, 0.4, 0.6, 0.8, 1.0])
+    assert Scale.around([0.3], 0, 1).low < 0.3 < Scale.around([0.3], 0, 1).high
+
+
+_PROBE = """
+<script>
+window.addEventListener("error", (event) => { document.title = "error: " + event.message; });
+</script>
+"""
+_ACTIONS = """
+<script>
+const shown = () => document.querySelectorAll("#list details").length;
+const set = (id, value) => { const it = document.getElementById(id); it.value = value; it.dispatchEvent(new Event("input")); };
+const result = { all: shown(), broken: window.broken === true, images: document.images.length };
+result.charts = [...document.querySelectorAll("figure svg")].filter((svg) => svg.getBoundingClientRect().height > 50).length;
+set("dataset", "wands"); result.count = document.getElementById("count").textContent;
+set("text", "pump 7?"); result.found = shown();
+set("text", ""); set("dataset", ""); set("order", "harmed");
+result.harmed = document.querySelector("#list .change").textContent;
+set("order", "improved"); result.improved = document.querySelector("#list .change").textContent;
+const first = document.querySelector("#list details"); first.open = true; first.dispatchEvent(new Event("toggle"));
+result.runs = first.querySelectorAll(".run").length; result.turns = first.querySelectorAll(".turn").length;
+document.getElementById("more").click(); result.more = shown();
+result.wide = document.documentElement.scrollWidth > document.documentElement.clientWidth;
+const out = document.createElement("pre"); out.id = "result"; out.textContent = JSON.stringify(result); document.body.append(out);
+</script>
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(BROWSER is None, reason="no Chromium on this machine (Debian: apt install chromium)")
+@pytest.mark.parametrize("width", [1280, 500])
+def test_page_in_chromium_draws_filters_and_opens_episodes_without_an_error(
+    content: ReportContent, page: Path, tmp_path: Path, width: int
+) -> None:
+    text = page.read_text().replace("<head>", f"<head>{_PROBE}", 1).replace("</body>", f"{_ACTIONS}</body>", 1)
+    tried = tmp_path / "tried.html"
+    tried.write_text(text)
+    assert BROWSER is not None
+    command = [
+        BROWSER,
+        "--headless",
+        "--no-sandbox",
+        "--disable-gpu",
+        "--disable-dev-shm-usage",
+        "--enable-logging=stderr",
+    ]
+    command += [f"--user-data-dir={tmp_path / 'profile'}", f"--window-size={width},2000", "--dump-dom", tried.as_uri()]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=180)
+    assert done.returncode == 0, done.stderr
+    assert "CONSOLE" not in done.stderr
+    assert "<title>error" not in done.stdout
+    found = re.search(r'<pre id="result">(.*?)</pre>', done.stdout, re.DOTALL)
+    assert found is not None, done.stdout[-2000:]
+    result = json.loads(found.group(1).replace("&gt;", ">").replace("&lt;", "<").replace("&amp;", "&"))
+    assert result["broken"] is False
+    assert result["images"] == 0
+    assert result["charts"] == 6
+    assert (result["all"], result["more"]) == (25, 50)
+    assert result["count"].startswith("25 of 30 questions")
+    assert result["found"] == 1
+    changes = [view["change"] for view in content.questions]
+    assert float(result["harmed"]) == pytest.approx(min(changes), abs=1e-3)
+    assert float(result["improved"]) == pytest.approx(max(changes), abs=1e-3)
+    assert result["runs"] == 3
+    assert result["turns"] >= 6
+    assert result["wide"] is False
