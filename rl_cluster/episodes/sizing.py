@@ -13,7 +13,8 @@ from typing import Any
 
 from rl_cluster.datasets.task import Document, Task
 from rl_cluster.environments.hits import FoundDocument, format_documents
-from rl_cluster.environments.search import SearchEnvironmentSettings, system_prompt, tool_specs
+from rl_cluster.environments.search import SearchEnvironmentSettings, system_prompt
+from rl_cluster.environments.search_tools import tool_specs
 from rl_cluster.episodes.formats import detect_format, get_format
 from rl_cluster.episodes.rendering import ChatRenderer
 
@@ -46,7 +47,7 @@ def measure_episode(
     name = detect_format(tokenizer.chat_template or "") if tool_format == "auto" else tool_format
     format_ = get_format(name)
     renderer = ChatRenderer(tokenizer, format_.observation_role, format_.uses_template_tools)
-    system, tools = system_prompt(settings, format_), tool_specs(settings)
+    system, tools = system_prompt(settings, format_), tool_specs(settings.tool_settings)
     longest = sorted({task.prompt for task in tasks}, key=len, reverse=True)[:20]
     prompt = max((len(renderer.first_prompt(system, question, tools)) for question in longest), default=0)
     hits = [FoundDocument(d.doc_id, d.title, " ".join(d.text.split()[:snippet_words])) for d in documents]
