@@ -7,7 +7,7 @@ however many come at once. Documents lie in the order of their ids, so that ties
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -179,8 +179,12 @@ class SearchIndex:
         *,
         parts: tuple[str, ...] | None = None,
         embedder: Embedder | None = None,
+        memory_gib: float | None = None,
     ) -> SearchIndex:
-        """Opens the index of `corpus` under `cache_root`, building it first where it is missing or damaged."""
+        """Opens the index of `corpus` under `cache_root`, building it first where it is missing or damaged.
+
+        Raises ConfigError, before anything is built, where it does not fit into `memory_gib` (None: the machine's).
+        """
         folder = Path(cache_root) / content_id(corpus, settings)
         if folder.exists():
             try:
@@ -188,7 +192,7 @@ class SearchIndex:
             except IndexFormatError:
                 index_build.discard(folder)
         try:
-            index_build.build(corpus, settings, folder, embedder)
+            index_build.build(corpus, settings, folder, embedder, memory_gib)
         except (OSError, IndexFormatError):
             # Another process may have finished the same folder first: then it is as good as ours.
             if not (folder / "manifest.json").is_file():
@@ -289,6 +293,8 @@ class SearchIndex:
 
     def _allowed(self, excluded: Collection[str], filters: Filters | None) -> np.ndarray | None:
         """bool `[documents]`, true for those that may be shown; None where all may."""
+        if filters is not None and not isinstance(filters, Mapping):
+            raise SearchRequestError(f"The filters are a {type(filters).__name__}; give an object of field: condition.")
         allowed = self._filters.allowed(filters) if filters else None
         banned = [p for p in (self.corpus.position(doc_id) for doc_id in excluded) if p is not None]
         if banned:

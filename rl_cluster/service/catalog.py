@@ -13,6 +13,7 @@ from pathlib import Path
 from rl_cluster.errors import RLClusterError, SearchRequestError, ToolTimeoutError
 from rl_cluster.retrieval.index import Hit, Query, SearchIndex
 from rl_cluster.retrieval.manifest import read_manifest
+from rl_cluster.retrieval.memory import check_open, open_bytes
 from rl_cluster.retrieval.text import MAX_PART_CHARACTERS, MAX_TITLE_CHARACTERS, clean, clean_lines, limited
 from rl_cluster.service.values import (
     SEARCH_TOOLS,
@@ -30,9 +31,13 @@ from rl_cluster.service.values import (
 class IndexCatalog:
     """Answers requests over several indexes; may be shared between threads."""
 
-    def __init__(self, parts: tuple[str, ...], clock: Callable[[], float] = time.time):
-        """`parts`: of each index that are opened, where it has them; `clock`: seconds since the epoch."""
+    def __init__(self, parts: tuple[str, ...], memory_gib: float | None = None, clock: Callable[[], float] = time.time):
+        """`parts`: of each index that are opened, where it has them; `memory_gib`: for all of them, None for the machine's.
+
+        `clock`: seconds since the epoch.
+        """
         self._parts = parts
+        self._memory_gib = memory_gib
         self._clock = clock
         self._opened: dict[str, SearchIndex] = {}
         self._active: dict[str, SearchIndex] = {}
@@ -40,9 +45,15 @@ class IndexCatalog:
     def apply(self, folders: Mapping[str, str], pending: Mapping[str, str] | None = None) -> None:
         """Opens the `folders` (name -> folder) and answers from them; `pending` ones are opened and wait.
 
-        Others are let go. Raises IndexFormatError where one cannot be opened; then nothing has changed.
+        Others are let go. Raises IndexFormatError where one cannot be opened, ConfigError where all together do not fit
+        into memory; then nothing has changed.
         """
         wanted = dict.fromkeys([*folders.values(), *(pending or {}).values()])
+        taken = 0
+        for folder in wanted:
+            manifest, settings = read_manifest(Path(folder))
+            taken += open_bytes(manifest, settings, self._parts)
+            check_open(folder, taken, self._memory_gib)
         opened = {folder: self._opened.get(folder) or self._open(folder) for folder in wanted}
         self._opened = opened
         self._active = {name: opened[folder] for name, folder in folders.items()}

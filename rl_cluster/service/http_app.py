@@ -18,7 +18,7 @@ from fastapi.responses import JSONResponse
 from fastapi.security import HTTPBearer
 from starlette.exceptions import HTTPException
 
-from rl_cluster.environments.search_tools import SearchToolSettings
+from rl_cluster.environments.search_tools import READ_TOOL, SearchToolSettings
 from rl_cluster.errors import (
     DeadlineError,
     IndexFormatError,
@@ -32,7 +32,6 @@ from rl_cluster.service.access import AccessControl
 from rl_cluster.service.mcp_endpoint import McpEndpoint
 from rl_cluster.service.metrics import CONTENT_TYPE, ServiceMetrics
 from rl_cluster.service.values import (
-    READ_TOOL,
     DocumentAnswer,
     DocumentRequest,
     IndexDescription,

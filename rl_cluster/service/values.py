@@ -14,7 +14,6 @@ from rl_cluster.errors import RLClusterError
 
 # Tool as agents know it -> the kind of search that an index answers.
 SEARCH_TOOLS = {"bm25_search": "lexical", "vector_search": "vector", "hybrid_search": "hybrid"}
-READ_TOOL = "read_document"
 
 
 @dataclass(frozen=True, slots=True)
