@@ -8,7 +8,7 @@ stand for what is asked; a string that is nothing else becomes the value itself,
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from rl_cluster.errors import SearchRequestError
@@ -31,7 +31,7 @@ class HttpSearchSettings:
     hits: str = ""
     document_url: str | None = None
     document: str = ""
-    token: str = ""
+    token: str = field(default="", repr=False)
     token_scheme: str = "Bearer"
     timeout_s: float = 30.0
     snippet_words: int = 24
