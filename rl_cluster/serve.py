@@ -41,7 +41,7 @@ def run(config: ServeConfig) -> int:
     try:
         tools = SearchToolSettings(config.k, config.max_k, config.tools, config.filter_fields)
         settings = service_settings(config.search, tools)
-        for folder in config.indexes.values():
+        for folder in (config.indexes or {}).values():
             _check_folder(folder, settings)
         _serve(config, settings, console, ended)
     except RLClusterError as error:
@@ -76,8 +76,8 @@ def _serve(config: ServeConfig, settings: ServiceSettings, console: Console, end
             f"address={config.address}: no Ray cluster answers there; start one or leave it out."
         ) from error
     try:
-        indexes = {name: str(_absolute(folder)) for name, folder in config.indexes.items()}
-        for name, path in config.corpora.items():
+        indexes = {name: str(_absolute(folder)) for name, folder in (config.indexes or {}).items()}
+        for name, path in (config.corpora or {}).items():
             console.print(f"building or opening the index of {path}", markup=False, highlight=False, soft_wrap=True)
             indexes[name] = _build(path, config)
         start_search(indexes, config.name, settings, route_prefix="/")

@@ -19,8 +19,8 @@ class ServeConfig(Section):
     """Which indexes to serve, how, and what is offered to agents."""
 
     name: str
-    indexes: dict[str, str]
-    corpora: dict[str, str]
+    indexes: dict[str, str] | None
+    corpora: dict[str, str] | None
     locales: tuple[str, ...] = Field(strict=False)
     tools: tuple[AgentTool, ...] = Field(min_length=1, strict=False)
     k: Annotated[int, Field(ge=1, le=100)]
@@ -31,7 +31,8 @@ class ServeConfig(Section):
 
     @model_validator(mode="after")
     def _something_to_serve(self) -> ServeConfig:
-        names = [*self.indexes, *self.corpora]
+        indexes, corpora = self.indexes or {}, self.corpora or {}
+        names = [*indexes, *corpora]
         if not names:
             raise ValueError(
                 "neither indexes nor corpora names anything; add 'indexes={NAME: FOLDER}' to the command line"
@@ -39,7 +40,7 @@ class ServeConfig(Section):
         for name in [self.name, *names]:
             if not _NAME.fullmatch(name):
                 raise ValueError(f"the name {name!r} stands in URLs; use letters, digits, '-', '_' and '.'")
-        twice = [name for name in self.indexes if name in self.corpora]
+        twice = [name for name in indexes if name in corpora]
         if twice:
             raise ValueError(f"the name {twice[0]!r} stands in indexes and in corpora; give each its own")
         if self.k > self.max_k:
