@@ -24,7 +24,9 @@ from rl_cluster.retrieval.scripts import JOINERS, SPACED, UNSPACED
 
 PLAIN_ANALYZERS = ("words", "whitespace")
 ANALYZERS = (*PLAIN_ANALYZERS, *LANGUAGES)
-_CACHED_RUNS = 100_000
+BUILD_CACHED_RUNS = 100_000
+SEARCH_CACHED_RUNS = 8192
+"""Building sees all words, and often; questions and snippets see few, in a process whose memory counts."""
 
 _RUN = re.compile(f"[{SPACED}]+(?:[-_./:][{SPACED}]+)*|[{UNSPACED}]+")
 _PART = re.compile(f"[{SPACED}]+")
@@ -63,13 +65,14 @@ def is_identifier(run: str) -> bool:
 class Analyzer:
     """Turns text into tokens; may be shared between threads."""
 
-    def __init__(self, settings: AnalysisSettings | None = None):
+    def __init__(self, settings: AnalysisSettings | None = None, cached_runs: int = SEARCH_CACHED_RUNS):
+        """`cached_runs`: how many runs of letters are kept with their tokens."""
         self.settings = settings = settings or AnalysisSettings()
         self._stop_words = frozenset(STOP_WORDS.get(settings.analyzer, ()) if settings.stop_words else ())
         self._stemmer = STEMMERS.get(settings.analyzer) if settings.stem else None
         self._unmarked = settings.analyzer in UNMARKED
         self._local = threading.local()
-        self._cache = _Cache(self._tokens_of_run)
+        self._cache = _Cache(self._tokens_of_run, cached_runs)
 
     def tokens(self, text: str) -> list[str]:
         """Tokens in the order of the text; the whole of an identifier comes before its parts."""
@@ -104,12 +107,13 @@ class Analyzer:
 class _Cache(dict[str, tuple[str, ...]]):
     """The tokens of each run seen so far: most words of a text were seen before, and a look-up costs no Python call."""
 
-    def __init__(self, compute: Callable[[str], tuple[str, ...]]):
+    def __init__(self, compute: Callable[[str], tuple[str, ...]], size: int):
         super().__init__()
+        self._size = size
         self._compute = compute
 
     def __missing__(self, run: str) -> tuple[str, ...]:
-        if len(self) >= _CACHED_RUNS:
+        if len(self) >= self._size:
             self.clear()
         tokens = self[run] = self._compute(run)
         return tokens

@@ -9,7 +9,7 @@ from rl_cluster.retrieval.passages import word_spans
 from rl_cluster.retrieval.text import clean
 
 DEFAULT_SNIPPET_WORDS = 24
-_CACHED_WORDS = 20_000
+_CACHED_WORDS = 8192
 
 
 def snippet(
