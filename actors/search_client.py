@@ -47,6 +47,7 @@ from rl_cluster.service.values import (
 DEPLOYMENTS = {"bm25_search": "Bm25Replica", "vector_search": "VectorReplica", "hybrid_search": "HybridReplica"}
 _LOST = (RayActorError, WorkerCrashedError, ReplicaUnavailableError)
 _RETRY_PAUSE_S = 0.1
+_DESCRIBE_TIMEOUT_S = 10.0
 SWAP_TIMEOUT_S = 300.0
 
 
@@ -93,9 +94,9 @@ class ServeSearchClient:
         """What one replica answers from."""
         described = self._handle(self.documents_from).describe.remote()
         try:
-            return await within(self.limits.timeout_s, described)
+            return await within(_DESCRIBE_TIMEOUT_S, described)
         except TimeoutError as error:
-            raise ToolTimeoutError(f"No replica described its indexes within {self.limits.timeout_s:.0f} s.") from error
+            raise ToolTimeoutError(f"No replica described its indexes within {_DESCRIBE_TIMEOUT_S:.0f} s.") from error
         except (RayServeException, RayError) as error:
             raise ToolUnavailableError(f"The search service is not available: {_first_line(error)}") from error
 

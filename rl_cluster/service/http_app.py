@@ -10,9 +10,9 @@ import time
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from dataclasses import asdict, dataclass
-from typing import Any, Protocol
+from typing import Annotated, Any, Protocol
 
-from fastapi import Depends, FastAPI, Query, Request, Response
+from fastapi import Depends, FastAPI, Path, Query, Request, Response
 from fastapi.exceptions import RequestValidationError
 from fastapi.responses import JSONResponse
 from fastapi.security import HTTPBearer
@@ -32,6 +32,7 @@ from rl_cluster.service.access import AccessControl
 from rl_cluster.service.mcp_endpoint import McpEndpoint
 from rl_cluster.service.metrics import CONTENT_TYPE, ServiceMetrics
 from rl_cluster.service.values import (
+    NAME_PATTERN,
     DocumentAnswer,
     DocumentRequest,
     IndexDescription,
@@ -94,6 +95,8 @@ def build_app(backend: Backend, settings: HttpSettings) -> Any:
 
 
 def _add_routes(app: FastAPI, backend: Backend, settings: HttpSettings, metrics: ServiceMetrics) -> None:
+    searches = [name for name in settings.tools.tools if name != READ_TOOL]
+
     def deadline(timeout_s: float | None) -> float:
         return time.time() + min(timeout_s or settings.timeout_s, settings.timeout_s)
 
@@ -103,8 +106,10 @@ def _add_routes(app: FastAPI, backend: Backend, settings: HttpSettings, metrics:
         asked = SearchRequest(
             body.tool, body.query, body.k, tuple(body.excluded), body.filters, body.index, deadline(body.timeout_s)
         )
-        label = body.tool if body.tool in settings.tools.tools else "unknown"
-        answer = await _counted(metrics, label, lambda: backend.search_index(asked), lambda found: len(found.hits))
+        if body.tool not in searches:
+            metrics.tool_call("unknown", SearchRequestError.__name__)
+            raise SearchRequestError(f"There is no tool {body.tool[:80]!r} here; use one of {', '.join(searches)}.")
+        answer = await _counted(metrics, body.tool, lambda: backend.search_index(asked), lambda found: len(found.hits))
         return asdict(answer)
 
     @app.get("/v1/documents/{doc_id:path}", response_model=schema.DocumentResult)
@@ -129,7 +134,7 @@ def _add_routes(app: FastAPI, backend: Backend, settings: HttpSettings, metrics:
         }
 
     @app.post("/v1/indexes/{name}", response_model=schema.IndexBody)
-    async def swap(name: str, body: schema.SwapBody) -> dict[str, Any]:
+    async def swap(name: Annotated[str, Path(pattern=NAME_PATTERN)], body: schema.SwapBody) -> dict[str, Any]:
         """Makes a name stand for another index folder, without a request that fails; for holders of the token only."""
         if settings.digest is None:
             raise HTTPException(403, "Indexes are swapped only where a token is set; set search.token_env.")

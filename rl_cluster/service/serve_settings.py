@@ -11,8 +11,7 @@ from pydantic import Field, model_validator
 from rl_cluster.config import check_settings
 from rl_cluster.config_search import AgentTool, SearchConfig
 from rl_cluster.config_types import Section
-
-_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,63}")
+from rl_cluster.service.values import NAME_PATTERN
 
 
 class ServeConfig(Section):
@@ -38,7 +37,7 @@ class ServeConfig(Section):
                 "neither indexes nor corpora names anything; add 'indexes={NAME: FOLDER}' to the command line"
             )
         for name in [self.name, *names]:
-            if not _NAME.fullmatch(name):
+            if not re.match(NAME_PATTERN, name):
                 raise ValueError(f"the name {name!r} stands in URLs; use letters, digits, '-', '_' and '.'")
         twice = [name for name in indexes if name in corpora]
         if twice:

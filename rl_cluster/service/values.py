@@ -15,6 +15,9 @@ from rl_cluster.errors import RLClusterError
 # Tool as agents know it -> the kind of search that an index answers.
 SEARCH_TOOLS = {"bm25_search": "lexical", "vector_search": "vector", "hybrid_search": "hybrid"}
 
+NAME_PATTERN = r"^[A-Za-z0-9][A-Za-z0-9_.-]{0,63}$"
+"""Of an index, since its name stands in URLs."""
+
 
 @dataclass(frozen=True, slots=True)
 class SearchRequest:

@@ -83,7 +83,7 @@ BAD = [
     ({"k": True}, "k is refused"),
     ({"query": 5}, "query is refused"),
     ({"tool": "grep"}, "There is no tool 'grep'"),
-    ({"tool": "vector_search"}, "There is no search tool 'vector'"),
+    ({"tool": "vector_search"}, "There is no tool 'vector_search' here; use one of bm25_search"),
     ({"index": "nope"}, "There is no index 'nope'; the indexes are: kb, other"),
     ({"filters": {"nope": 1}}, "There is no field 'nope'"),
     ({"filters": {"year": {"near": 1}}}, "has the bounds"),
