@@ -36,7 +36,8 @@ from actors.run_parts import (
     worker_options,
     worker_settings,
 )
-from actors.search_service import ServeSearchClient, stop_search
+from actors.search_client import SearchAccess, open_search
+from actors.search_service import stop_search
 from actors.system_meter import SystemMeter
 from actors.trajectory_buffer import TrajectoryBuffer
 from actors.warmup import demonstration_rows
@@ -139,11 +140,8 @@ class Coordinator:
                 learner.start_timeout_s,
             ),
         )
-        self.log.say(
-            f"search service is up: {self.data.num_documents} documents, index {self.data.index_id[:12]}, "
-            f"http://127.0.0.1:{config.search.port}/{self.data.search_app}/v1/search"
-        )
-        self.client = ServeSearchClient(self.data.search_app, config.search.timeout_s)
+        self.log.say(self.data.search_summary)
+        self.client = open_search(SearchAccess(self.data.search_app, config.search))
         strategy = NodeAffinitySchedulingStrategy(self.learner.node_id, soft=False)
         self.sync = WeightSync.options(scheduling_strategy=strategy).remote()
         policy = StalenessPolicy(config.staleness.max_steps_off_policy, config.training.global_batch_size)

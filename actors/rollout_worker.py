@@ -18,6 +18,7 @@ from typing import Any
 import ray
 
 from actors.remote import Handle, actor, within
+from actors.search_client import SearchAccess, open_search
 from actors.weight_sync import Publication, local_snapshot
 from rl_cluster.datasets.task import Task
 from rl_cluster.environments.search import SearchEnvironment, SearchEnvironmentSettings
@@ -39,8 +40,7 @@ class WorkerSettings:
     tool_format: str
     reward: str
     index_id: str
-    search_app: str
-    search_timeout_s: float
+    search: SearchAccess
     rollout_timeout: float
     rollout_max_retries: int
     sync_folder: str
@@ -70,15 +70,13 @@ class RolloutWorker:
         """Starts the engine and the pull of weights; returns the tool format in use."""
         from transformers import AutoTokenizer
 
-        from actors.search_service import ServeSearchClient
-
         settings = self.settings
         tokenizer = AutoTokenizer.from_pretrained(settings.engine.model_path, trust_remote_code=False)
         name = settings.tool_format
         name = detect_format(tokenizer.chat_template or "") if name == "auto" else name
         self.tool_format = get_format(name)
         self.renderer = ChatRenderer(tokenizer, self.tool_format.observation_role, self.tool_format.uses_template_tools)
-        self.client = ServeSearchClient(settings.search_app, settings.search_timeout_s)
+        self.client = open_search(settings.search)
         self.engine = await InferenceEngine.start(settings.engine, settings.start_timeout_s)
         self.parts = EpisodeParts(
             sampler=self.engine.sample,

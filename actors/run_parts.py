@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import asyncio
 import re
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-import ray
-
+from actors.index_builder import build_index
 from actors.remote import within
 from actors.rollout_worker import TRANSFER_GROUP, WorkerSettings
+from actors.search_client import SearchAccess
 from actors.search_service import start_search
 from rl_cluster.algorithms.losses import get_loss
 from rl_cluster.algorithms.types import AdvantageSettings
@@ -25,7 +25,9 @@ from rl_cluster.episodes.formats import get_format
 from rl_cluster.errors import DataError, DeadlineError
 from rl_cluster.inference.engine import DEVICE_BACKENDS, EngineSettings
 from rl_cluster.learning.settings import LearnerSettings, LoraSettings, UpdateSettings
-from rl_cluster.models.source import cache_root
+from rl_cluster.service.http_search import HttpSearchClient, endpoint_id, http_search_settings
+from rl_cluster.service.settings import service_settings
+from rl_cluster.service.values import SEARCH_TOOLS
 
 PROBE_TOKENS = 48
 PROBE_TOLERANCE = {"float32": 1e-3, "bfloat16": 0.25}
@@ -41,7 +43,7 @@ class RunData:
     model_path: str
     search_app: str
     index_id: str
-    num_documents: int
+    search_summary: str
     train: list[Task]
     validation: list[Task]
     test: list[Task]
@@ -69,44 +71,21 @@ def remove_snapshots(config: Config) -> None:
 
 
 async def prepare_search(config: Config, model_path: str) -> RunData:
-    """Reads the tasks, builds or opens the index, and starts the search service."""
+    """Reads the tasks, and starts the search service over their documents, or tries the endpoint that is used instead."""
     folder = await asyncio.to_thread(prepare_data, config.data)
     tasks = {split: read_tasks(folder / "tasks.parquet", split, config.data.name) for split in SPLITS}
-    locales = sorted({task.locale for split in tasks.values() for task in split})
-    built = _build_index.options(num_cpus=0).remote(str(folder / "corpus.parquet"), config.search.model_dump(), locales)
-    try:
-        index_folder, index_id, num_documents = await within(config.search.build_timeout_s, built)
-    except TimeoutError as error:
-        raise DeadlineError(
-            f"The index was not built within search.build_timeout_s={config.search.build_timeout_s:.0f} s; raise it, or lower "
-            "search.embed_max_tokens."
-        ) from error
-    app, search = search_app(config), config.search
-    starting = asyncio.to_thread(
-        start_search,
-        index_folder,
-        index_id,
-        app,
-        search.port,
-        search.replicas,
-        search.cpus_per_replica,
-        search.max_ongoing_requests,
-        "hybrid_search" in config.environment.tools,
-    )
-    try:
-        await within(search.start_timeout_s, starting)
-    except TimeoutError as error:
-        raise DeadlineError(
-            f"The search service was not up within search.start_timeout_s={search.start_timeout_s:.0f} s; are its replicas "
-            "waiting for resources?"
-        ) from error
+    if config.search.external is None:
+        locales = sorted({task.locale for split in tasks.values() for task in split})
+        index_id, summary = await _serve_corpus(config, folder, locales)
+    else:
+        index_id, summary = await _try_endpoint(config)
     limit = config.evaluation.test_limit
     return RunData(
         run_id=run_id(config),
         model_path=model_path,
-        search_app=app,
+        search_app=search_app(config),
         index_id=index_id,
-        num_documents=num_documents,
+        search_summary=summary,
         train=tasks["train"],
         validation=tasks["validation"],
         test=tasks["test"][:limit] if limit else tasks["test"],
@@ -114,24 +93,46 @@ async def prepare_search(config: Config, model_path: str) -> RunData:
     )
 
 
-@ray.remote(max_calls=1)  # the process ends and gives its memory back
-def _build_index(corpus_path: str, search: dict[str, Any], locales: list[str]) -> tuple[str, str, int]:
-    """Builds in a process of its own, so that no other one loads retrieval libraries."""
-    import os
+async def _serve_corpus(config: Config, folder: Path, locales: list[str]) -> tuple[str, str]:
+    """Builds or opens the index and deploys the service; the index's id and a sentence for people."""
+    app, search = search_app(config), config.search
+    built = build_index.options(num_cpus=0).remote(str(folder / "corpus.parquet"), search.model_dump(), locales)
+    try:
+        index_folder, index_id, num_documents = await within(search.build_timeout_s, built)
+    except TimeoutError as error:
+        raise DeadlineError(
+            f"The index was not built within search.build_timeout_s={search.build_timeout_s:.0f} s; raise it, or lower "
+            "search.embed_max_tokens."
+        ) from error
+    offered = environment_settings(config).tool_settings
+    # Demonstrations search by words and by meaning, whatever the policy is offered.
+    tools = replace(offered, tools=tuple(dict.fromkeys(("bm25_search", "vector_search", *offered.tools))))
+    settings = service_settings(search, tools)
+    starting = asyncio.to_thread(start_search, {config.data.name: index_folder}, app, settings)
+    try:
+        await within(search.start_timeout_s, starting)
+    except TimeoutError as error:
+        raise DeadlineError(
+            f"The search service was not up within search.start_timeout_s={search.start_timeout_s:.0f} s; are its replicas "
+            "waiting for resources?"
+        ) from error
+    address = f"http://{search.host}:{search.port}/{app}/v1/search"
+    return index_id, f"search service is up: {num_documents} documents, index {index_id[:12]}, {address}"
 
-    import torch
 
-    from rl_cluster.retrieval.corpus import read_corpus
-    from rl_cluster.retrieval.index import SearchIndex
-    from rl_cluster.retrieval.settings import settings_from_config
-
-    # A task that reserves no CPU is given one thread by Ray; while an index is built, nothing else computes.
-    torch.set_num_threads(os.cpu_count() or 1)
-    settings = settings_from_config(search, locales)
-    corpus = read_corpus(corpus_path)
-    root = cache_root() / "indexes"
-    identity = SearchIndex.open_or_build(corpus, settings, root).index_id
-    return str(root / identity), identity, len(corpus)
+async def _try_endpoint(config: Config) -> tuple[str, str]:
+    """Asks the endpoint one question with each tool, so that a wrong setting ends the run before it begins."""
+    search = config.search
+    assert search.external is not None
+    client = HttpSearchClient(http_search_settings(search))
+    try:
+        for tool in config.environment.tools:
+            if tool in SEARCH_TOOLS:
+                await client.search(tool, "search", 1, ())
+    finally:
+        await client.close()
+    identity = endpoint_id(search)
+    return identity, f"search endpoint answers: {search.external.url}, recorded as {identity}"
 
 
 def _probe_ids(config: Config, model_path: str) -> list[int]:
@@ -152,7 +153,9 @@ def _probe_ids(config: Config, model_path: str) -> list[int]:
 
 def environment_settings(config: Config) -> SearchEnvironmentSettings:
     environment = config.environment
-    return SearchEnvironmentSettings(environment.max_turns, environment.k, environment.max_k, environment.tools)
+    return SearchEnvironmentSettings(
+        environment.max_turns, environment.k, environment.max_k, environment.tools, environment.filter_fields
+    )
 
 
 def episode_limits(config: Config, temperature: float) -> EpisodeLimits:
@@ -251,8 +254,7 @@ def worker_settings(config: Config, data: RunData, adapter_modules: tuple[str, .
         tool_format=config.model.tool_format,
         reward=config.environment.reward,
         index_id=data.index_id,
-        search_app=data.search_app,
-        search_timeout_s=config.search.timeout_s,
+        search=SearchAccess(data.search_app, config.search),
         rollout_timeout=rollout.rollout_timeout,
         rollout_max_retries=rollout.rollout_max_retries,
         sync_folder=sync.folder,

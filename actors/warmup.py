@@ -10,7 +10,8 @@ from actors.run_parts import environment_settings
 from rl_cluster.config import Config
 from rl_cluster.datasets.task import Task
 from rl_cluster.environments.scripted_searcher import scripted_search
-from rl_cluster.environments.search import SearchClient, SearchEnvironment
+from rl_cluster.environments.search import SearchEnvironment
+from rl_cluster.environments.search_tools import SearchClient
 from rl_cluster.episodes.demonstrations import demonstrate
 from rl_cluster.episodes.formats import detect_format, get_format
 from rl_cluster.episodes.rendering import ChatRenderer

@@ -1,9 +1,10 @@
-"""Speed and memory of word search in one process: `python -m benchmarks.search --docs 500000`.
+"""Speed and memory of search, in one process and as a service: `python -m benchmarks.search --docs 500000`.
 
 The documents are those of the bundled generator, the questions six words in a row from random documents. One process builds
 and writes the index; a fresh one opens it, memory-mapped, and answers on one thread, so that its memory is that of serving.
 `bm25_*`: from text to ten ids; `search_*`: with titles and snippets. The reference is rank-bm25 over the same tokens, on
-at most `--reference-docs` documents and few questions, since it scores about one question a second. The last line is JSON.
+at most `--reference-docs` documents and few questions, since it scores about one question a second. What the figures of the
+service mean stands in `benchmarks.search_service`. The last line is JSON.
 """
 
 from __future__ import annotations
@@ -23,7 +24,10 @@ from typing import Any
 
 import numpy as np
 
+from benchmarks.search_service import build_vectors, measure
+
 WORDS = 6
+STEPS = ("build", "serve", "vectors", "service")
 clock = time.perf_counter
 K = 10
 
@@ -120,7 +124,7 @@ def _peak_mb() -> float:
 
 
 def main() -> None:
-    """Measures in two processes, one after the other, and prints one JSON line."""
+    """Measures in a process for each step, one after the other, and prints one JSON line."""
     global clock
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--docs", type=int, default=100_000, help="documents, 2,000 to 500,000")
@@ -129,7 +133,8 @@ def main() -> None:
         "--reference-docs", type=int, default=100_000, help="documents for the comparison with rank-bm25"
     )
     parser.add_argument("--cpu-time", action="store_true", help="count processor seconds, where others use the machine")
-    parser.add_argument("--step", choices=["all", "build", "serve"], default="all", help=argparse.SUPPRESS)
+    parser.add_argument("--no-service", action="store_true", help="word search in one process only")
+    parser.add_argument("--step", choices=["all", *STEPS], default="all", help=argparse.SUPPRESS)
     parser.add_argument("--folder", type=Path, help=argparse.SUPPRESS)
     arguments = parser.parse_args()
     if arguments.cpu_time:
@@ -138,13 +143,19 @@ def main() -> None:
         result = build(arguments.folder, arguments.docs, arguments.questions, arguments.reference_docs)
     elif arguments.step == "serve":
         result = serve(arguments.folder)
+    elif arguments.step == "vectors":
+        result = build_vectors(arguments.folder, arguments.docs)
+    elif arguments.step == "service":
+        result = measure(arguments.folder)
     else:
         result = {}
         with tempfile.TemporaryDirectory() as folder:
-            for step in ("build", "serve"):
+            for step in STEPS[:2] if arguments.no_service else STEPS:
                 command = [sys.executable, "-m", "benchmarks.search", *sys.argv[1:], "--step", step, "--folder", folder]
-                environment = {**os.environ, "OMP_NUM_THREADS": "1"}
-                done = subprocess.run(command, check=True, capture_output=True, text=True, env=environment)
+                environment = {**os.environ, "RAY_worker_niceness": "0"}
+                if step in ("build", "serve"):
+                    environment["OMP_NUM_THREADS"] = "1"
+                done = subprocess.run(command, check=True, stdout=subprocess.PIPE, text=True, env=environment)
                 result |= json.loads(done.stdout.splitlines()[-1])
     print(json.dumps({name: round(value, 4) for name, value in result.items()}))
 

@@ -11,25 +11,11 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Annotated, Any, Literal, TypeVar, get_args
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
+from pydantic import BaseModel, Field, ValidationError, model_validator
 
+from rl_cluster.config_search import AgentTool, SearchConfig
+from rl_cluster.config_types import Fraction, NonNegative, Positive, Seconds, Section
 from rl_cluster.errors import ConfigError
-
-Positive = Annotated[int, Field(ge=1)]
-NonNegative = Annotated[int, Field(ge=0)]
-Seconds = Annotated[float, Field(gt=0)]
-Fraction = Annotated[float, Field(ge=0, le=1)]
-# Backend of word search -> the variants of BM25 that it has; a test holds this to what the backends say.
-BM25_VARIANTS = {
-    "bm25s": ("lucene", "robertson", "atire", "bm25l", "bm25+"),
-    "rank_bm25": ("okapi", "bm25l", "bm25+"),
-}
-
-
-class Section(BaseModel):
-    """A group of settings: unknown names are refused, values are not silently converted."""
-
-    model_config = ConfigDict(extra="forbid", frozen=True, strict=True, allow_inf_nan=False)
 
 
 class ModelConfig(Section):
@@ -43,70 +29,17 @@ class EnvironmentConfig(Section):
     max_turns: Annotated[int, Field(ge=2, le=100)]
     k: Annotated[int, Field(ge=1, le=50)]
     max_k: Annotated[int, Field(ge=1, le=100)]
-    tools: tuple[Literal["bm25_search", "vector_search", "hybrid_search"], ...] = Field(min_length=1, strict=False)
+    tools: tuple[AgentTool, ...] = Field(min_length=1, strict=False)
+    filter_fields: tuple[str, ...] = Field(strict=False)
     reward: str
 
     @model_validator(mode="after")
     def _k_within_max(self) -> EnvironmentConfig:
         if self.k > self.max_k:
             raise ValueError(f"k={self.k} is over max_k={self.max_k}; raise max_k or lower k")
+        if set(self.tools) == {"read_document"}:
+            raise ValueError("tools=['read_document'] finds nothing to read; add a search tool")
         return self
-
-
-class LexicalConfig(Section):
-    backend: Literal["bm25s", "rank_bm25"]
-    method: Literal["lucene", "robertson", "atire", "okapi", "bm25l", "bm25+"]
-    k1: Annotated[float, Field(gt=0)]
-    b: Fraction
-    delta: Annotated[float, Field(ge=0)]
-    analyzer: str
-    stem: bool
-    stop_words: bool
-
-    @model_validator(mode="after")
-    def _backend_has_method(self) -> LexicalConfig:
-        variants = BM25_VARIANTS[self.backend]
-        if self.method not in variants:
-            raise ValueError(
-                f"method={self.method}: {self.backend} has the variants {', '.join(variants)}; set one of them"
-            )
-        return self
-
-
-class VectorConfig(Section):
-    kind: Literal["flat", "hnsw", "ivf_pq"]
-    links: Annotated[int, Field(ge=2)]
-    build_breadth: Positive
-    search_breadth: Positive
-    lists: NonNegative
-    probes: Positive
-    code_bytes: Positive
-    refine: Positive
-
-
-class FusionConfig(Section):
-    method: Literal["rrf", "weighted"]
-    depth: Positive
-    rrf_k: Annotated[float, Field(ge=0)]
-    lexical_weight: Fraction
-    reranker: str | None
-    rerank_depth: Positive
-
-
-class SearchConfig(Section):
-    lexical: LexicalConfig
-    vector: VectorConfig
-    fusion: FusionConfig
-    embedder: str
-    embed_max_tokens: Positive
-    snippet_words: Positive
-    replicas: Positive
-    timeout_s: Seconds
-    port: Annotated[int, Field(ge=1024, le=65535)]
-    max_ongoing_requests: Positive
-    cpus_per_replica: Annotated[float, Field(ge=0)]
-    start_timeout_s: Seconds
-    build_timeout_s: Seconds
 
 
 class RolloutConfig(Section):
@@ -350,6 +283,18 @@ class Config(Section):
                 f"rollout.sampling_top_p={rollout.sampling_top_p}: below 1 the sampler's log-probs are renormalised over fewer "
                 f"tokens than the learner's, so algorithm.loss={self.algorithm.loss.name} would be biased; set rollout.sampling_top_p=1"
             )
+        external = self.search.external
+        if external is not None:
+            without = [name for name in environment.tools if name != "read_document" and name not in external.tools]
+            if without:
+                raise ValueError(
+                    f"search.external.tools has no {without[0]}, which environment.tools={list(environment.tools)} offers; add it or "
+                    f"set environment.tools=[{', '.join(external.tools)}]"
+                )
+            if "read_document" in environment.tools and external.document_url is None:
+                raise ValueError(
+                    "search.external.document_url is not set, but environment.tools offers read_document; set it"
+                )
         needs_reference = self.algorithm.kl.coefficient > 0 or self.algorithm.advantage.kl_beta > 0
         if (needs_reference or self.algorithm.loss.name == "distillation") and self.learner.reference is None:
             raise ValueError(
@@ -401,7 +346,8 @@ _FREE = {
     "training.max_steps", "training.max_epochs", "training.save_every", "training.keep_checkpoints", "training.val_every",
     "training.val_at_start", "training.straggler_timeout_s", "training.step_timeout_s", "learner.start_timeout_s",
     "learner.num_threads", "learner.micro_batch_tokens", "learner.cpus_per_rank", "learner.drift_alarm", "evaluation.control", "evaluation.test_at_start",
-    "evaluation.test_at_end", "evaluation.bootstrap_resamples", "evaluation.external_metric", "search.port", "search.timeout_s", "search.replicas",
+    "evaluation.test_at_end", "evaluation.bootstrap_resamples", "evaluation.external_metric", "search.port", "search.host", "search.token_env", "search.timeout_s", "search.min_replicas", "search.max_replicas",
+    "search.max_queued_requests", "search.max_batch", "search.memory_gib",
     "search.start_timeout_s", "search.build_timeout_s", "search.cpus_per_replica", "search.max_ongoing_requests",
 }  # fmt: skip
 _BOUND_ROLLOUT = {"sampling_max_tokens", "max_sequence_length", "temperature", "sampling_top_p"}

@@ -95,9 +95,16 @@ def _check_model(config: Config) -> None:
 
 
 def _check_search(config: Config) -> None:
+    if config.search.external is not None:
+        from rl_cluster.service.http_search import http_search_settings
+
+        http_search_settings(config.search)
+        return
     from rl_cluster.models.embedder import resolve_embedder
     from rl_cluster.retrieval.settings import settings_from_config
+    from rl_cluster.service.access import token_digest
 
+    token_digest(config.search.token_env)
     settings_from_config(config.search.model_dump(), ())
     resolve_embedder(config.search.embedder)
 
@@ -156,7 +163,9 @@ def _check_size(config: Config, tasks: list[Task], corpus: Corpus) -> None:
     size = measure_episode(
         AutoTokenizer.from_pretrained(model, trust_remote_code=False),
         config.model.tool_format,
-        SearchEnvironmentSettings(environment.max_turns, environment.k, environment.max_k, environment.tools),
+        SearchEnvironmentSettings(
+            environment.max_turns, environment.k, environment.max_k, environment.tools, environment.filter_fields
+        ),
         tasks,
         [corpus.at(position) for position in range(0, len(corpus), max(1, len(corpus) // SIZE_SAMPLE))],
         config.search.snippet_words,
@@ -177,7 +186,8 @@ def resource_table(config: Config) -> tuple[Any, bool]:
 
     rollout, learner = config.rollout, config.learner
     cpus = rollout.num_workers * rollout.cpus_per_worker + learner.num_ranks * learner.cpus_per_rank
-    cpus += 2 * config.search.replicas * config.search.cpus_per_replica
+    if config.search.external is None:
+        cpus += 2 * config.search.min_replicas * config.search.cpus_per_replica
     gpus = rollout.num_workers * rollout.gpus_per_worker + learner.num_ranks * learner.gpus_per_rank
     has = ray.cluster_resources()
     gib = 1 << 30

@@ -118,8 +118,8 @@ def _check_search_port(config: Config) -> None:
     """A port taken by Ray Serve itself is no obstacle: applications share it."""
     from actors.search_service import check_port, is_serving
 
-    if not is_serving():
-        check_port(config.search.port)
+    if config.search.external is None and not is_serving():
+        check_port(config.search.port, config.search.host)
 
 
 def _follow(config: Config, console: Any) -> int:

@@ -8,60 +8,36 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass
-from typing import Protocol
 
 from rl_cluster.datasets.task import Task
-from rl_cluster.environments.hits import FoundDocument, format_documents
+from rl_cluster.environments.search_tools import SearchClient, SearchToolSettings, call_tool, tool_specs
 from rl_cluster.episodes.environment import StepResult
-from rl_cluster.episodes.formats.base import ParsedReply, ToolFormat, ToolSpec
+from rl_cluster.episodes.formats.base import ParsedReply, ToolFormat
 from rl_cluster.episodes.trajectory import ToolCall
 from rl_cluster.errors import Outcome, SearchRequestError
 
 MAX_RANKING = 10
 _ID_SEPARATORS = re.compile(r"[\s,;]+")
 
-_QUERY = {"type": "string", "description": "what to search for"}
-
 
 @dataclass(frozen=True)
 class SearchEnvironmentSettings:
-    """`k` results a search unless the call says otherwise, at most `max_k`; `max_turns` replies in all."""
+    """`max_turns` replies in all; the others as `SearchToolSettings` has them."""
 
     max_turns: int
     k: int
     max_k: int
     tools: tuple[str, ...] = ("bm25_search", "vector_search")
+    filter_fields: tuple[str, ...] = ()
 
-
-class SearchClient(Protocol):
-    """How an environment reaches the search service.
-
-    Raises ToolTimeoutError or ToolUnavailableError when the service fails, SearchRequestError when the call is wrong.
-    """
-
-    async def search(self, tool: str, query: str, k: int, excluded: tuple[str, ...]) -> list[FoundDocument]: ...
-
-
-_DESCRIPTIONS = {
-    "bm25_search": "finds exact words and codes",
-    "vector_search": "finds by meaning",
-    "hybrid_search": "finds by words and meaning",
-}
-
-
-def tool_specs(settings: SearchEnvironmentSettings) -> list[ToolSpec]:
-    """The tools as the model is told of them."""
-    parameters = {
-        "type": "object",
-        "properties": {"query": _QUERY, "k": {"type": "integer", "description": f"results, 1 to {settings.max_k}"}},
-        "required": ["query"],
-    }
-    return [ToolSpec(name, _DESCRIPTIONS[name], parameters) for name in settings.tools]
+    @property
+    def tool_settings(self) -> SearchToolSettings:
+        return SearchToolSettings(self.k, self.max_k, self.tools, self.filter_fields)
 
 
 def system_prompt(settings: SearchEnvironmentSettings, tool_format: ToolFormat) -> str:
     """The same for every task, so that its keys and values are computed once."""
-    instructions = tool_format.instructions(tool_specs(settings))
+    instructions = tool_format.instructions(tool_specs(settings.tool_settings))
     ending = "answer: IDS ends with the ids of the best documents, best first."
     return f"Find documents in {settings.max_turns} turns. {instructions}\n{ending}".strip()
 
@@ -72,7 +48,7 @@ class SearchEnvironment:
     def __init__(self, task: Task, settings: SearchEnvironmentSettings, tool_format: ToolFormat, client: SearchClient):
         self.task = task
         self.settings = settings
-        self.tools = tool_specs(settings)
+        self.tools = tool_specs(settings.tool_settings)
         self.system = system_prompt(settings, tool_format)
         self.question = task.prompt
         self.client = client
@@ -104,15 +80,12 @@ class SearchEnvironment:
     async def _call(self, position: int, call: ToolCall, result: StepResult) -> str:
         if call.error is not None:
             return f"error: {call.error}"
-        k = call.arguments.get("k", self.settings.k)
-        if not isinstance(k, int) or not 1 <= k <= self.settings.max_k:
-            return self._refuse(position, call, result, f"k must be 1 to {self.settings.max_k}")
         try:
-            found = await self.client.search(call.name, str(call.arguments["query"]), k, self.task.excluded)
+            answer = await call_tool(self.client, self.settings.tool_settings, call, self.task.excluded)
         except SearchRequestError as error:
             return self._refuse(position, call, result, str(error))
-        result.found_ids.extend(document.doc_id for document in found)
-        return format_documents(found)
+        result.found_ids.extend(document.doc_id for document in answer.found)
+        return answer.observation
 
     def _refuse(self, position: int, call: ToolCall, result: StepResult, error: str) -> str:
         result.calls[position] = ToolCall(call.name, call.arguments, error)

@@ -16,6 +16,7 @@ from typing import Protocol
 import numpy as np
 
 from rl_cluster.errors import ModelError
+from rl_cluster.models.steady_batches import can_batch, encode_steady
 
 DEFAULT_EMBEDDER = "bundled:all-minilm-l6-v2"
 
@@ -29,6 +30,13 @@ class Embedder(Protocol):
     def encode(self, texts: Sequence[str]) -> np.ndarray:
         """Returns float32 `[len(texts), dimensions]`; each row has length 1."""
         ...
+
+
+def encode_queries(embedder: Embedder, texts: Sequence[str]) -> np.ndarray:
+    """float32 `[len(texts), dimensions]`; no row depends on the other texts, so that an answer is the same in a batch."""
+    if isinstance(embedder, SentenceEmbedder):
+        return embedder.encode_queries(texts)
+    return np.concatenate([embedder.encode([text]) for text in texts])
 
 
 def resolve_embedder(name: str) -> str:
@@ -86,6 +94,7 @@ class SentenceEmbedder:
         self.device = device
         self._source = resolve_embedder(name)
         self._model = None
+        self._steady = False
         # Fast tokenizers refuse concurrent use ("Already borrowed").
         self._lock = threading.Lock()
 
@@ -102,6 +111,14 @@ class SentenceEmbedder:
             )
         return np.ascontiguousarray(vectors, dtype=np.float32)
 
+    def encode_queries(self, texts: Sequence[str]) -> np.ndarray:
+        """As `encode`, but each row is the same whatever else is encoded with it; in batches where that can be had."""
+        with self._lock:
+            model = self._loaded()
+            if self._steady:
+                return encode_steady(model, texts, self.max_tokens)
+        return np.concatenate([self.encode([text]) for text in texts])
+
     def _loaded(self):
         if self._model is None:
             from sentence_transformers import SentenceTransformer
@@ -116,5 +133,6 @@ class SentenceEmbedder:
                     "name a sentence-transformers folder."
                 ) from error
             model.max_seq_length = self.max_tokens
+            self._steady = can_batch(model, self.max_tokens)
             self._model = model
         return self._model

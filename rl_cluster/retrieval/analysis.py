@@ -20,58 +20,21 @@ import Stemmer
 
 from rl_cluster.errors import ConfigError
 from rl_cluster.retrieval.languages import LANGUAGES, STEMMERS, STOP_WORDS, UNMARKED
+from rl_cluster.retrieval.scripts import JOINERS, SPACED, UNSPACED
 
 PLAIN_ANALYZERS = ("words", "whitespace")
 ANALYZERS = (*PLAIN_ANALYZERS, *LANGUAGES)
-_CACHED_RUNS = 100_000
+BUILD_CACHED_RUNS = 100_000
+SEARCH_CACHED_RUNS = 8192
+"""Building sees all words, and often; questions and snippets see few, in a process whose memory counts."""
 
-# Blocks of scripts that are written without spaces, and Hangul, whose words carry their particles with them.
-_UNSPACED_BLOCKS = (
-    (0x0E00, 0x0EFF),  # Thai, Lao
-    (0x1000, 0x109F),  # Myanmar
-    (0x1780, 0x17FF),  # Khmer
-    (0x3005, 0x3007),  # iteration marks of Han
-    (0x3040, 0x312F),  # Hiragana, Katakana, Bopomofo
-    (0x31F0, 0x31FF),
-    (0x3400, 0x4DBF),  # Han
-    (0x4E00, 0x9FFF),
-    (0xAC00, 0xD7A3),  # Hangul
-    (0xF900, 0xFAFF),
-)
-_JOINERS = "\u200c\u200d"  # they shape the letters of one word in Indic and Arabic scripts
-_ASTRAL_HAN = "\U00020000-\U0003ffff"
-_ASTRAL_WORDS = "\U00010000-\U0001cfff"
-
-
-def _classes() -> tuple[str, str]:
-    """Character classes of a regular expression: (letters, digits and marks of spaced scripts, of unspaced ones).
-
-    They are spelt out because Python's `\\w` leaves combining marks out, which would cut Indic words in pieces; a class
-    of this form is also faster than a negated one.
-    """
-    found: tuple[list[list[int]], list[list[int]]] = ([], [])
-    for code in range(0x10000):
-        char = chr(code)
-        if not (char.isalnum() or unicodedata.category(char) in ("Mn", "Mc") or char in _JOINERS):
-            continue
-        unspaced = not char.isdigit() and any(low <= code <= high for low, high in _UNSPACED_BLOCKS)
-        ranges = found[unspaced]
-        if ranges and ranges[-1][1] == code - 1:
-            ranges[-1][1] = code
-        else:
-            ranges.append([code, code])
-    spaced, unspaced_class = ("".join(f"\\u{low:04x}-\\u{high:04x}" for low, high in ranges) for ranges in found)
-    return spaced + _ASTRAL_WORDS, unspaced_class + _ASTRAL_HAN
-
-
-_SPACED, UNSPACED = _classes()
-_RUN = re.compile(f"[{_SPACED}]+(?:[-_./:][{_SPACED}]+)*|[{UNSPACED}]+")
-_PART = re.compile(f"[{_SPACED}]+")
+_RUN = re.compile(f"[{SPACED}]+(?:[-_./:][{SPACED}]+)*|[{UNSPACED}]+")
+_PART = re.compile(f"[{SPACED}]+")
 _STARTS_UNSPACED = re.compile(f"[{UNSPACED}]")
 _JOINED = re.compile("[-_./:]")
 _MARKED = re.compile(r"[\d_]")
 _DIGIT = re.compile(r"\d")
-_NO_JOINERS = dict.fromkeys(map(ord, _JOINERS))
+_NO_JOINERS = dict.fromkeys(map(ord, JOINERS))
 
 
 @dataclass(frozen=True)
@@ -102,13 +65,14 @@ def is_identifier(run: str) -> bool:
 class Analyzer:
     """Turns text into tokens; may be shared between threads."""
 
-    def __init__(self, settings: AnalysisSettings | None = None):
+    def __init__(self, settings: AnalysisSettings | None = None, cached_runs: int = SEARCH_CACHED_RUNS):
+        """`cached_runs`: how many runs of letters are kept with their tokens."""
         self.settings = settings = settings or AnalysisSettings()
         self._stop_words = frozenset(STOP_WORDS.get(settings.analyzer, ()) if settings.stop_words else ())
         self._stemmer = STEMMERS.get(settings.analyzer) if settings.stem else None
         self._unmarked = settings.analyzer in UNMARKED
         self._local = threading.local()
-        self._cache = _Cache(self._tokens_of_run)
+        self._cache = _Cache(self._tokens_of_run, cached_runs)
 
     def tokens(self, text: str) -> list[str]:
         """Tokens in the order of the text; the whole of an identifier comes before its parts."""
@@ -143,12 +107,13 @@ class Analyzer:
 class _Cache(dict[str, tuple[str, ...]]):
     """The tokens of each run seen so far: most words of a text were seen before, and a look-up costs no Python call."""
 
-    def __init__(self, compute: Callable[[str], tuple[str, ...]]):
+    def __init__(self, compute: Callable[[str], tuple[str, ...]], size: int):
         super().__init__()
+        self._size = size
         self._compute = compute
 
     def __missing__(self, run: str) -> tuple[str, ...]:
-        if len(self) >= _CACHED_RUNS:
+        if len(self) >= self._size:
             self.clear()
         tokens = self[run] = self._compute(run)
         return tokens

@@ -93,6 +93,11 @@ class Corpus:
         titles, texts = (self._columns[i].slice(start, size).to_pylist() for i in (1, 2))
         return list(zip(titles, texts, strict=True))
 
+    @property
+    def num_bytes(self) -> int:
+        """The memory that ids, texts and metadata take."""
+        return sum(column.nbytes for column in self._columns)
+
     def digest(self) -> str:
         """sha256 (hex) over name and documents in their order."""
         digest = hashlib.sha256(self.name.encode())

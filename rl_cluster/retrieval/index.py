@@ -7,7 +7,7 @@ however many come at once. Documents lie in the order of their ids, so that ties
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -16,7 +16,7 @@ import numpy as np
 
 from rl_cluster.datasets.task import Document
 from rl_cluster.errors import IndexFormatError, SearchRequestError
-from rl_cluster.models.embedder import Embedder, SentenceEmbedder
+from rl_cluster.models.embedder import Embedder, SentenceEmbedder, encode_queries
 from rl_cluster.retrieval import index_build
 from rl_cluster.retrieval.analysis import Analyzer
 from rl_cluster.retrieval.documents import DocumentStore
@@ -29,12 +29,13 @@ from rl_cluster.retrieval.passages import passages, word_spans
 from rl_cluster.retrieval.rerank import CrossEncoderReranker, Reranker
 from rl_cluster.retrieval.self_check import check_answers
 from rl_cluster.retrieval.settings import PARTS, IndexSettings
-from rl_cluster.retrieval.snippets import WordTokens, best_window, clean
+from rl_cluster.retrieval.snippets import WordTokens, best_window
+from rl_cluster.retrieval.text import MAX_SNIPPET_CHARACTERS, MAX_TITLE_CHARACTERS, clean, limited
 
 if TYPE_CHECKING:
     from rl_cluster.retrieval.corpus import Corpus
 
-__all__ = ["MAX_K", "TOOLS", "DocumentPart", "Hit", "IndexSettings", "SearchIndex", "content_id"]
+__all__ = ["MAX_K", "TOOLS", "DocumentPart", "Hit", "IndexSettings", "Query", "SearchIndex", "content_id"]
 
 TOOLS = (*PARTS, "hybrid")
 MAX_K = 100
@@ -50,6 +51,16 @@ class Hit:
     score: float
     snippet: str
     part: int = 1
+
+
+@dataclass(frozen=True)
+class Query:
+    """One of several queries; see `SearchIndex.search`."""
+
+    text: str
+    k: int
+    excluded: Collection[str] = ()
+    filters: Filters | None = None
 
 
 @dataclass(frozen=True)
@@ -168,8 +179,12 @@ class SearchIndex:
         *,
         parts: tuple[str, ...] | None = None,
         embedder: Embedder | None = None,
+        memory_gib: float | None = None,
     ) -> SearchIndex:
-        """Opens the index of `corpus` under `cache_root`, building it first where it is missing or damaged."""
+        """Opens the index of `corpus` under `cache_root`, building it first where it is missing or damaged.
+
+        Raises ConfigError, before anything is built, where it does not fit into `memory_gib` (None: the machine's).
+        """
         folder = Path(cache_root) / content_id(corpus, settings)
         if folder.exists():
             try:
@@ -177,7 +192,7 @@ class SearchIndex:
             except IndexFormatError:
                 index_build.discard(folder)
         try:
-            index_build.build(corpus, settings, folder, embedder)
+            index_build.build(corpus, settings, folder, embedder, memory_gib)
         except (OSError, IndexFormatError):
             # Another process may have finished the same folder first: then it is as good as ours.
             if not (folder / "manifest.json").is_file():
@@ -194,30 +209,24 @@ class SearchIndex:
         text, k outside 1 to 100, a condition on an unknown field or of the wrong type, or a tool this index was not opened
         with.
         """
-        found = self._found(tool, query, k, excluded, filters)
-        tokens = self._analyzer.tokens(query)
-        return [self._hit(position, score, tokens) for position, score in found]
+        return self._hits(query, self._found(tool, Query(query, k, excluded, filters)))
 
     def rank(
         self, tool: str, query: str, k: int, excluded: Collection[str] = (), filters: Filters | None = None
     ) -> list[tuple[str, float]]:
         """(id, score) of the hits of `search`, without the time that snippets take."""
-        return [(self.corpus.id_at(i), score) for i, score in self._found(tool, query, k, excluded, filters)]
+        found = self._found(tool, Query(query, k, excluded, filters))
+        return [(self.corpus.id_at(position), score) for position, score in found]
 
-    def search_many(
-        self,
-        tool: str,
-        queries: Sequence[str],
-        k: int,
-        excluded: Collection[str] = (),
-        filters: Filters | None = None,
-    ) -> list[list[Hit]]:
-        """The answers of `search` to several queries, in their order; a query that occurs twice is answered once.
+    def search_many(self, tool: str, queries: Sequence[Query]) -> list[list[Hit] | SearchRequestError]:
+        """The answers of `search` to several queries, in their order; a wrong query is answered by its error.
 
-        Each query is embedded by itself: in a batch, padding would change the last digits of its vector.
+        Each answer is what the query gets alone. Vectors are embedded in a batch and compared in one pass.
         """
-        answers = {query: self.search(tool, query, k, excluded, filters) for query in dict.fromkeys(queries)}
-        return [answers[query] for query in queries]
+        return [
+            found if isinstance(found, SearchRequestError) else self._hits(query.text, found)
+            for query, found in zip(queries, self._found_many(tool, queries), strict=True)
+        ]
 
     def document(self, doc_id: str) -> Document:
         """Raises SearchRequestError where the corpus has no such document."""
@@ -246,26 +255,46 @@ class SearchIndex:
     def warm_up(self) -> None:
         """Loads what is loaded lazily (embedder, re-ranker), so that the first search is as quick as the others."""
         if self._embedder is not None:
-            self._embedder.encode(["warm up"])
+            encode_queries(self._embedder, ["warm up"])
         if self._reranker is not None:
             self._reranker.scores("warm up", ["warm up"])
 
-    def _found(
-        self, tool: str, query: str, k: int, excluded: Collection[str], filters: Filters | None
-    ) -> list[tuple[int, float]]:
+    def _found(self, tool: str, query: Query) -> list[tuple[int, float]]:
         """(position, score) of the hits of `search`."""
-        _check_request(query, k)
-        if tool not in self.tools:
-            raise SearchRequestError(f"There is no search tool {tool!r} here; choose one of: {', '.join(self.tools)}.")
-        allowed = self._allowed(excluded, filters)
-        if tool != "hybrid":
-            return self._ranking(tool, query, k, allowed)
-        depth = max(k, self.settings.fusion.depth)
-        lexical, vector = (self._ranking(part, query, depth, allowed) for part in PARTS)
-        return self._reranked(query, fuse(lexical, vector, self.settings.fusion))[:k]
+        (found,) = self._found_many(tool, [query])
+        if isinstance(found, SearchRequestError):
+            raise found
+        return found
+
+    def _found_many(self, tool: str, queries: Sequence[Query]) -> list[list[tuple[int, float]] | SearchRequestError]:
+        answers: list[list[tuple[int, float]] | SearchRequestError] = [[] for _ in queries]
+        asked: list[int] = []
+        masks: list[np.ndarray | None] = []
+        for place, query in enumerate(queries):
+            try:
+                _check_request(query.text, query.k)
+                if tool not in self.tools:
+                    raise SearchRequestError(
+                        f"There is no search tool {tool!r} here; choose one of: {', '.join(self.tools)}."
+                    )
+                masks.append(self._allowed(query.excluded, query.filters))
+                asked.append(place)
+            except SearchRequestError as error:
+                answers[place] = error
+        wanted = [queries[place] for place in asked]
+        depth = self.settings.fusion.depth if tool == "hybrid" else 0
+        rankings = [self._rankings(part, wanted, masks, depth) for part in PARTS if tool in (part, "hybrid")]
+        for place, query, *found in zip(asked, wanted, *rankings, strict=True):
+            if tool == "hybrid":
+                answers[place] = self._reranked(query.text, fuse(*found, self.settings.fusion))[: query.k]
+            else:
+                answers[place] = found[0]
+        return answers
 
     def _allowed(self, excluded: Collection[str], filters: Filters | None) -> np.ndarray | None:
         """bool `[documents]`, true for those that may be shown; None where all may."""
+        if filters is not None and not isinstance(filters, Mapping):
+            raise SearchRequestError(f"The filters are a {type(filters).__name__}; give an object of field: condition.")
         allowed = self._filters.allowed(filters) if filters else None
         banned = [p for p in (self.corpus.position(doc_id) for doc_id in excluded) if p is not None]
         if banned:
@@ -273,13 +302,23 @@ class SearchIndex:
             allowed[banned] = False
         return allowed
 
-    def _ranking(self, part: str, query: str, k: int, allowed: np.ndarray | None) -> list[tuple[int, float]]:
+    def _rankings(
+        self, part: str, queries: Sequence[Query], masks: Sequence[np.ndarray | None], depth: int
+    ) -> list[list[tuple[int, float]]]:
+        """The ranking of each query by one part, at least `depth` deep."""
+        ks = [max(query.k, depth) for query in queries]
         if part == "lexical":
             assert self._lexical is not None
-            return self._lexical.search(query, k, allowed=allowed)
+            found = zip(queries, ks, masks, strict=True)
+            return [self._lexical.search(query.text, k, allowed=mask) for query, k, mask in found]
+        if not queries:
+            return []
         assert self._vector is not None
         assert self._embedder is not None
-        return self._vector.search(self._embedder.encode([query])[0], k, allowed=allowed)
+        texts = list(dict.fromkeys(query.text for query in queries))
+        row_of = {text: row for row, text in enumerate(texts)}
+        vectors = encode_queries(self._embedder, texts)
+        return self._vector.search_many(vectors[[row_of[query.text] for query in queries]], ks, masks)
 
     def _reranked(self, query: str, ranking: list[tuple[int, float]]) -> list[tuple[int, float]]:
         if self._reranker is None or not ranking:
@@ -288,6 +327,10 @@ class SearchIndex:
         scores = self._reranker.scores(query, [f"{document.title}. {document.text}" for document in documents])
         return reordered(ranking, scores.tolist())
 
+    def _hits(self, query: str, found: list[tuple[int, float]]) -> list[Hit]:
+        tokens = self._analyzer.tokens(query)
+        return [self._hit(position, score, tokens) for position, score in found]
+
     def _hit(self, position: int, score: float, tokens: list[str]) -> Hit:
         document = self.corpus.at(position)
         text = document.text
@@ -295,7 +338,8 @@ class SearchIndex:
         start, end = best_window(text, words, tokens, self._word_tokens, self.settings.snippet_words)
         middle = (start + end) // 2
         part = next(p.number for p in passages(text, spans=words) if middle < p.end or p.end == len(text))
-        return Hit(document.doc_id, clean(document.title), score, clean(text[start:end]), part)
+        title = limited(clean(document.title[: 4 * MAX_TITLE_CHARACTERS]), MAX_TITLE_CHARACTERS)
+        return Hit(document.doc_id, title, score, limited(clean(text[start:end]), MAX_SNIPPET_CHARACTERS), part)
 
 
 def _check_request(query: Any, k: Any) -> None:

@@ -22,6 +22,7 @@ from rl_cluster.retrieval.embeddings import embedding_key, write_embeddings
 from rl_cluster.retrieval.filters import FilterIndex
 from rl_cluster.retrieval.lexical import LexicalIndex
 from rl_cluster.retrieval.manifest import FORMAT_VERSION, MANIFEST_FILE, token_versions, write_manifest
+from rl_cluster.retrieval.memory import check_build
 from rl_cluster.retrieval.self_check import known_answers, rows_agree
 from rl_cluster.retrieval.settings import IndexSettings
 
@@ -46,10 +47,18 @@ def content_id(corpus: Corpus, settings: IndexSettings) -> str:
     return hashlib.sha256(json.dumps(state, sort_keys=True).encode()).hexdigest()[:32]
 
 
-def build(corpus: Corpus, settings: IndexSettings, folder: Path, embedder: Embedder | None) -> None:
+def build(
+    corpus: Corpus, settings: IndexSettings, folder: Path, embedder: Embedder | None, memory_gib: float | None = None
+) -> None:
     """Builds the index of `corpus` into `folder`; see `SearchIndex.build`."""
     if folder.exists() and any(folder.iterdir()):
         raise IndexFormatError(f"{folder}: the folder is not empty; delete it or choose another one.")
+
+    def dimensions() -> int:
+        asked = embedder or SentenceEmbedder(settings.embedder, max_tokens=settings.embed_max_tokens)
+        return asked.encode(["dimensions"]).shape[1]
+
+    check_build(len(corpus), corpus.num_bytes, settings, dimensions, memory_gib)
     identity = content_id(corpus, settings)
     partial = folder.with_name(f".{folder.name}.{uuid.uuid4().hex[:8]}.partial")
     try:

@@ -11,7 +11,7 @@ from pathlib import Path
 import numpy as np
 
 from rl_cluster.errors import ConfigError, IndexFormatError
-from rl_cluster.retrieval.analysis import AnalysisSettings, Analyzer
+from rl_cluster.retrieval.analysis import BUILD_CACHED_RUNS, AnalysisSettings, Analyzer
 from rl_cluster.retrieval.lexical_bm25s import VARIANTS as BM25S_VARIANTS
 from rl_cluster.retrieval.lexical_bm25s import Bm25sBackend
 from rl_cluster.retrieval.lexical_rank_bm25 import VARIANTS as RANK_BM25_VARIANTS
@@ -64,7 +64,7 @@ class LexicalIndex:
     def build(cls, texts: Iterable[str], settings: LexicalSettings | None = None) -> LexicalIndex:
         """Indexes one text per document, in the order of positions."""
         settings = settings or LexicalSettings()
-        token_lists = map(Analyzer(settings.analysis).tokens, texts)
+        token_lists = map(Analyzer(settings.analysis, BUILD_CACHED_RUNS).tokens, texts)
         backend = _BACKENDS[settings.backend].build(token_lists, *_constants(settings))
         return cls(backend, settings)
 

@@ -10,7 +10,7 @@ import re
 from dataclasses import dataclass
 from itertools import pairwise
 
-from rl_cluster.retrieval.analysis import UNSPACED
+from rl_cluster.retrieval.scripts import UNSPACED
 
 PART_WORDS = 200
 _WORD = re.compile(f"[{UNSPACED}]{{1,2}}|[^\\s{UNSPACED}]{{1,80}}")

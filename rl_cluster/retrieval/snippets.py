@@ -2,24 +2,14 @@
 
 from __future__ import annotations
 
-import re
-import unicodedata
 from collections.abc import Collection
 
 from rl_cluster.retrieval.analysis import Analyzer
 from rl_cluster.retrieval.passages import word_spans
+from rl_cluster.retrieval.text import clean
 
 DEFAULT_SNIPPET_WORDS = 24
-_CACHED_WORDS = 20_000
-_ASCII_CONTROLS = re.compile(r"[\x00-\x08\x0e-\x1b\x7f]+")
-
-
-def clean(text: str) -> str:
-    """`text` in one line: control and format characters out, runs of white space as one blank."""
-    if text.isascii():
-        return " ".join(_ASCII_CONTROLS.sub("", text).split())
-    kept = (" " if char.isspace() else char for char in text if char.isspace() or unicodedata.category(char)[0] != "C")
-    return " ".join("".join(kept).split())
+_CACHED_WORDS = 8192
 
 
 def snippet(

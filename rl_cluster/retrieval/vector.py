@@ -7,7 +7,7 @@ row by row, which makes an answer the same alone and in a batch.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -71,6 +71,29 @@ class VectorIndex:
             if len(found) >= k:
                 return self._scored(query, found, k)
         return self._scored(query, self._nearest(query, k, rows, total), k)
+
+    def search_many(
+        self, vectors: np.ndarray, ks: Sequence[int], allowed: Sequence[np.ndarray | None]
+    ) -> list[list[tuple[int, float]]]:
+        """The answers of `search` to several vectors, `[queries, dimensions]`, each with its own `k` and `allowed`.
+
+        The rows are read once for all queries that search all of them.
+        """
+        together: list[int] = []
+        if self._approximate is None:
+            together = [i for i, mask in enumerate(allowed) if mask is None]
+        answers: list[list[tuple[int, float]]] = [[] for _ in ks]
+        if together:
+            wanted = min(len(self), max(ks[i] for i in together) + 16)
+            scores, positions = faiss.knn(vectors[together], self.embeddings, wanted, faiss.METRIC_INNER_PRODUCT)
+            for i, row_scores, row_positions in zip(together, scores, positions, strict=True):
+                if wanted == len(self) or row_scores[-1] < row_scores[ks[i] - 1] - self._doubt:
+                    answers[i] = self._scored(vectors[i], row_positions, ks[i])
+                else:
+                    answers[i] = self.search(vectors[i], ks[i])
+        for i in set(range(len(ks))).difference(together):
+            answers[i] = self.search(vectors[i], ks[i], allowed=allowed[i])
+        return answers
 
     def _scored(self, query: np.ndarray, positions: np.ndarray, k: int) -> list[tuple[int, float]]:
         # Products of float32 numbers are exact in float64; each row is summed by itself.

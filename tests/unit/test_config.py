@@ -27,6 +27,8 @@ COMPANIONS = {
     ],
     "algorithm/loss=distillation": ["learner.reference=/models/teacher"],
     "data=tables": ["data.folder=/data/tables"],
+    "search=elasticsearch": ["search.external.url=https://search.example/kb/_search"],
+    "search=http_json": ["search.external.url=https://search.example/v1/search"],
     "model=hugging_face": ["model.name=/models/policy"],
     "cluster=gpu": ["rollout=gpu", "learner=gpu", "weight_sync=object_store"],
 }
@@ -119,7 +121,31 @@ def test_config_and_composition_import_nothing_heavy() -> None:
     assert done.returncode == 0, done.stderr
 
 
-@pytest.mark.parametrize("choice", ["data=tables", "model=hugging_face"])
+@pytest.mark.parametrize(
+    ("overrides", "says"),
+    [
+        (["search.min_replicas=2"], "min_replicas=2 is over max_replicas=1"),
+        (["search.host=0.0.0.0"], "host=0.0.0.0 lets other machines ask"),
+        (["environment.tools=[read_document]"], "finds nothing to read"),
+        (["search=elasticsearch", "search.external.url=ftp://x"], "url=ftp://x is no HTTP address"),
+        (["search=elasticsearch", "search.external.url=https://me:secret@x/_search"], "url holds credentials"),
+        (
+            ["search=http_json", "search.external.url=http://x", "environment.tools=[hybrid_search]"],
+            "search.external.tools has no hybrid_search",
+        ),
+        (
+            ["search=http_json", "search.external.url=http://x", "environment.tools=[bm25_search,read_document]"],
+            "search.external.document_url is not set",
+        ),
+    ],
+)
+def test_load_config_search_that_contradicts_itself_is_refused(overrides: list[str], says: str) -> None:
+    message = refusal(*overrides)
+    assert says in message
+    assert "secret" not in message
+
+
+@pytest.mark.parametrize("choice", ["data=tables", "model=hugging_face", "search=elasticsearch", "search=http_json"])
 def test_load_config_open_value_is_named(choice: str) -> None:
     setting = COMPANIONS[choice][0].partition("=")[0]
     assert refusal(choice).startswith(f"{setting} is not set; add {setting}=")
@@ -200,7 +226,11 @@ OUT_OF_RANGE = [
     "search.fusion.rerank_depth=0",
     "search.embed_max_tokens=0",
     "search.snippet_words=0",
-    "search.replicas=0",
+    "search.min_replicas=0",
+    "search.max_replicas=0",
+    "search.max_queued_requests=0",
+    "search.max_batch=0",
+    "search.memory_gib=0.0",
     "search.timeout_s=0.0",
     "search.port=80",
     "search.port=65536",

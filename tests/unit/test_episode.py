@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import math
-from collections.abc import Callable, Generator
+from collections.abc import Callable, Generator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -12,13 +12,13 @@ import numpy as np
 import pytest
 
 from rl_cluster.datasets.task import Task
-from rl_cluster.environments.hits import FoundDocument
+from rl_cluster.environments.hits import FoundDocument, format_documents
 from rl_cluster.environments.search import (
     SearchEnvironment,
     SearchEnvironmentSettings,
-    format_documents,
     read_ranking,
 )
+from rl_cluster.environments.search_tools import ReadPart
 from rl_cluster.episodes.demonstrations import demonstrate
 from rl_cluster.episodes.episode import EpisodeLimits, EpisodeParts, run_episode
 from rl_cluster.episodes.formats import get_format
@@ -61,11 +61,16 @@ class Service:
         default_factory=lambda: [FoundDocument("d1", "Runbook", "the north pump"), FoundDocument("d2", "Page", "pump")]
     )
 
-    async def search(self, tool: str, query: str, k: int, excluded: tuple[str, ...]) -> list[FoundDocument]:
+    async def search(
+        self, tool: str, query: str, k: int, excluded: tuple[str, ...], filters: Mapping[str, Any] | None = None
+    ) -> list[FoundDocument]:
         self.asked.append((tool, query, k, excluded))
         if self.failure is not None:
             raise self.failure
         return self.found
+
+    async def read(self, doc_id: str, part: int, excluded: tuple[str, ...]) -> ReadPart:
+        raise NotImplementedError
 
 
 @dataclass
@@ -282,7 +287,9 @@ def test_episode_tool_that_never_returns_is_cancelled_from_outside(renderer: Cha
     """The deadline of the whole episode belongs to its caller; cancelling must get through, not become a reward."""
 
     class Silent(Service):
-        async def search(self, tool: str, query: str, k: int, excluded: tuple[str, ...]) -> list[FoundDocument]:
+        async def search(
+            self, tool: str, query: str, k: int, excluded: tuple[str, ...], filters: Mapping[str, Any] | None = None
+        ) -> list[FoundDocument]:
             await asyncio.Event().wait()
             raise AssertionError
 

@@ -8,13 +8,14 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from rl_cluster.environments.search import SearchEnvironmentSettings, tool_specs
+from rl_cluster.environments.search import SearchEnvironmentSettings
+from rl_cluster.environments.search_tools import tool_specs
 from rl_cluster.episodes.formats import detect_format, format_names, get_format
 from rl_cluster.episodes.formats.base import ParsedReply, find_answer
 from rl_cluster.episodes.trajectory import ToolCall
 from rl_cluster.errors import ConfigError
 
-TOOLS = tool_specs(SearchEnvironmentSettings(max_turns=5, k=4, max_k=10))
+TOOLS = tool_specs(SearchEnvironmentSettings(max_turns=5, k=4, max_k=10).tool_settings)
 NAMES = ["hermes", "llama3", "plain", "qwen3_coder"]
 TAGS = ("<tool_call>", "</tool_call>", "<think>", "</think>")
 

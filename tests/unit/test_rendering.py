@@ -11,7 +11,8 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from tokenizers import Regex, pre_tokenizers
 
-from rl_cluster.environments.search import SearchEnvironmentSettings, system_prompt, tool_specs
+from rl_cluster.environments.search import SearchEnvironmentSettings, system_prompt
+from rl_cluster.environments.search_tools import tool_specs
 from rl_cluster.episodes.formats import detect_format, get_format
 from rl_cluster.episodes.rendering import ChatRenderer
 from rl_cluster.errors import ModelError
@@ -19,7 +20,7 @@ from rl_cluster.models.source import resolve_model
 from tests.helpers.templates import HERMES, HERMES_STRIPPING, LLAMA3
 
 SETTINGS = SearchEnvironmentSettings(max_turns=5, k=4, max_k=10)
-TOOLS = tool_specs(SETTINGS)
+TOOLS = tool_specs(SETTINGS.tool_settings)
 LLAMA3_SPLIT = r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}{1,3}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+"
 FAMILIES = ["chatml", "hermes", "llama3"]
 QUESTION = "Which runbook covers the pump that cools the north hall?"

@@ -73,9 +73,8 @@ def test_analyzer_whitespace_changes_nothing() -> None:
     assert _tokens("The Houses, of\tÀkúrẹ́!", "whitespace") == ["The", "Houses,", "of", "Àkúrẹ́!"]
 
 
-def test_analyzer_cache_never_changes_tokens(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("rl_cluster.retrieval.analysis._CACHED_RUNS", 3)
-    analyzer = Analyzer()
+def test_analyzer_cache_never_changes_tokens() -> None:
+    analyzer = Analyzer(cached_runs=3)
     text = "alpha beta gamma PRJ-1 delta alpha epsilon PRJ-1"
     assert analyzer.tokens(text) == analyzer.tokens(text) == Analyzer().tokens(text)
 

@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from rl_cluster.config import BM25_VARIANTS
+from rl_cluster.config_search import BM25_VARIANTS
 from rl_cluster.errors import ConfigError, IndexFormatError
 from rl_cluster.retrieval.analysis import AnalysisSettings
 from rl_cluster.retrieval.lexical import VARIANTS, LexicalIndex, LexicalSettings

@@ -8,7 +8,8 @@ from rl_cluster.retrieval.analysis import Analyzer
 from rl_cluster.retrieval.corpus import Corpus
 from rl_cluster.retrieval.index import IndexSettings, SearchIndex
 from rl_cluster.retrieval.passages import passages, word_spans
-from rl_cluster.retrieval.snippets import clean, snippet
+from rl_cluster.retrieval.snippets import snippet
+from rl_cluster.retrieval.text import clean
 
 
 @given(text=st.text(max_size=300), size=st.integers(1, 20))

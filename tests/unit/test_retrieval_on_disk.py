@@ -16,7 +16,7 @@ from rl_cluster.errors import IndexBuildError, IndexFormatError, ModelError
 from rl_cluster.retrieval import embeddings
 from rl_cluster.retrieval.analysis import AnalysisSettings
 from rl_cluster.retrieval.corpus import Corpus
-from rl_cluster.retrieval.index import IndexSettings, SearchIndex, content_id
+from rl_cluster.retrieval.index import IndexSettings, Query, SearchIndex, content_id
 from rl_cluster.retrieval.lexical import LexicalSettings
 from rl_cluster.retrieval.vector_settings import VectorSettings
 
@@ -183,6 +183,6 @@ def test_search_alone_batched_and_in_threads_gives_equal_answers(corpus: Corpus,
     index = SearchIndex.build(corpus, IndexSettings(), tmp_path / "i", embedder=CountingEmbedder())
     queries = [f"pump {i} line {i % 5}" for i in range(40)] * 2
     alone = [index.search(tool, query, 7) for query in queries]
-    assert index.search_many(tool, queries[::-1], 7) == alone[::-1]
+    assert index.search_many(tool, [Query(query, 7) for query in queries[::-1]]) == alone[::-1]
     with ThreadPoolExecutor(8) as pool:
         assert list(pool.map(lambda query: index.search(tool, query, 7), queries)) == alone

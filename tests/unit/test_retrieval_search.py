@@ -8,7 +8,8 @@ from rl_cluster.errors import ConfigError
 from rl_cluster.retrieval.analysis import AnalysisSettings, Analyzer
 from rl_cluster.retrieval.lexical import LexicalIndex, LexicalSettings
 from rl_cluster.retrieval.ordering import top_positions
-from rl_cluster.retrieval.snippets import clean, snippet
+from rl_cluster.retrieval.snippets import snippet
+from rl_cluster.retrieval.text import clean
 from rl_cluster.retrieval.vector import VectorIndex
 
 PLAIN = AnalysisSettings(stem=False, stop_words=False)

@@ -72,7 +72,7 @@ def check_arguments(name: str, arguments: object, tools: list[ToolSpec]) -> Tool
     for required in schema.get("required", []):
         if required not in arguments:
             return ToolCall(name, dict(arguments), f"the argument {required!r} is missing")
-    types = {"string": str, "integer": int}
+    types = {"string": str, "integer": int, "object": dict}
     for key, value in arguments.items():
         if key not in schema["properties"]:
             return ToolCall(name, dict(arguments), f"there is no argument {str(key)[:40]!r}")

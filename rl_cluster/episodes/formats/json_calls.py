@@ -22,3 +22,13 @@ def read_json_call(text: str, arguments_key: str, tools: list[ToolSpec]) -> Tool
     if not isinstance(value, dict) or not isinstance(value.get("name"), str):
         return ToolCall("", {}, 'the call must be an object with a "name"')
     return check_arguments(value["name"], value.get(arguments_key, {}), tools)
+
+
+def read_json_object(text: str) -> dict[str, object] | None:
+    """The JSON object that a text is, or None where it is none that tools and the journal can take."""
+    try:
+        value = json.loads(text)
+        msgspec.msgpack.encode(value)
+    except (ValueError, OverflowError, RecursionError):
+        return None
+    return value if isinstance(value, dict) else None

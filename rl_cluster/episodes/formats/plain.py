@@ -3,13 +3,18 @@
 bm25_search: words to find
 vector_search(8): a description, eight results
 answer: d12 d7 d33
+
+The text is the tool's required argument, the number its integer one (results of a search, the part of a document). A tool
+that takes filters has them as a JSON object in the same brackets: `bm25_search(8, {"year": 2024}): words`.
 """
 
 from __future__ import annotations
 
+import json
 import re
 
 from rl_cluster.episodes.formats.base import ParsedReply, ToolSpec, check_arguments, find_answer
+from rl_cluster.episodes.formats.json_calls import read_json_object
 from rl_cluster.episodes.trajectory import ToolCall
 
 _CALL = re.compile(r"^\s*([A-Za-z_][A-Za-z0-9_]*)\s*(?:\(\s*([^)]*?)\s*\))?\s*:\s*(.*?)\s*$")
@@ -22,35 +27,68 @@ class Format:
     observation_role = "user"
 
     def instructions(self, tools: list[ToolSpec]) -> str:
-        lines = [f"{tool.name}: QUERY {tool.description}" for tool in tools]
+        lines = [line for tool in tools for line in _lines(tool)]
         return "Reply with one line:\n" + "\n".join(lines)
 
     def parse(self, text: str, tools: list[ToolSpec]) -> ParsedReply:
-        names = {tool.name for tool in tools}
+        by_name = {tool.name: tool for tool in tools}
         calls: list[ToolCall] = []
         for line in text.splitlines():
             match = _CALL.match(line)
             if match is None or match.group(1) == "answer":
                 continue
-            name, count, query = match.groups()
-            if name not in names:
+            name, inside, argument = match.groups()
+            if name not in by_name:
                 if name.endswith("_search"):
                     calls.append(
-                        ToolCall(name, {}, f"there is no tool {name[:40]!r}; use {' or '.join(sorted(names))}")
+                        ToolCall(name, {}, f"there is no tool {name[:40]!r}; use {' or '.join(sorted(by_name))}")
                     )
                 continue
-            arguments: dict[str, object] = {"query": query}
-            if count:
-                if not count.isdecimal() or len(count) > 9:
-                    calls.append(ToolCall(name, arguments, f"{count[:20]!r} is not a number of results"))
-                    continue
-                arguments["k"] = int(count)
-            if not query:
-                calls.append(ToolCall(name, arguments, "the query is empty"))
+            text_key, number_key = _keys(by_name[name])
+            arguments: dict[str, object] = {text_key: argument}
+            error = _read_brackets(inside or "", number_key, arguments)
+            if error is None and not argument:
+                error = f"the {text_key} is empty"
+            if error is not None:
+                calls.append(ToolCall(name, arguments, error))
                 continue
             calls.append(check_arguments(name, arguments, tools))
         return ParsedReply(calls) if calls else ParsedReply(answer=find_answer(text))
 
     def write_call(self, name: str, arguments: dict[str, object]) -> str:
-        count = f"({arguments['k']})" if "k" in arguments else ""
-        return f"{name}{count}: {arguments['query']}"
+        inside = [str(value) for value in arguments.values() if isinstance(value, int)]
+        inside += [json.dumps(value) for value in arguments.values() if isinstance(value, dict)]
+        text = next(value for value in arguments.values() if isinstance(value, str))
+        brackets = f"({', '.join(inside)})" if inside else ""
+        return f"{name}{brackets}: {text}"
+
+
+def _lines(tool: ToolSpec) -> list[str]:
+    text_key, _ = _keys(tool)
+    lines = [f"{tool.name}: {'QUERY' if text_key == 'query' else 'ID'} {tool.description}"]
+    filters = tool.parameters["properties"].get("filters")
+    if filters is not None:
+        lines.append(f'{tool.name}({{"FIELD": VALUE}}): QUERY with {filters["description"]}')
+    return lines
+
+
+def _keys(tool: ToolSpec) -> tuple[str, str]:
+    """The names of the argument that is written as text and of the one that is written as a number."""
+    number = next(key for key, schema in tool.parameters["properties"].items() if schema["type"] == "integer")
+    return tool.parameters["required"][0], number
+
+
+def _read_brackets(inside: str, number_key: str, arguments: dict[str, object]) -> str | None:
+    """Adds to `arguments` what stands in the brackets of a call; returns what is wrong with it."""
+    count, brace, rest = inside.partition("{")
+    if brace:
+        filters = read_json_object(brace + rest)
+        if filters is None:
+            return "the filters are not a JSON object"
+        arguments["filters"] = filters
+        count = count.strip().removesuffix(",").strip()
+    if count:
+        if not count.isdecimal() or len(count) > 9:
+            return f"{count[:20]!r} is not a number of {'results' if number_key == 'k' else 'a part'}"
+        arguments[number_key] = int(count)
+    return None

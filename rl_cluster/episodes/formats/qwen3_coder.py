@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import json
 import re
 
 from rl_cluster.episodes.formats.base import ParsedReply, ToolSpec, check_arguments, find_answer
+from rl_cluster.episodes.formats.json_calls import read_json_object
 from rl_cluster.episodes.formats.thinking import without_thinking
 from rl_cluster.episodes.trajectory import ToolCall
 
@@ -29,7 +31,8 @@ class Format:
         return ParsedReply(calls) if calls else ParsedReply(answer=find_answer(spoken))
 
     def write_call(self, name: str, arguments: dict[str, object]) -> str:
-        parameters = "".join(f"<parameter={key}>\n{value}\n</parameter>\n" for key, value in arguments.items())
+        texts = {key: json.dumps(value) if isinstance(value, dict) else value for key, value in arguments.items()}
+        parameters = "".join(f"<parameter={key}>\n{value}\n</parameter>\n" for key, value in texts.items())
         return f"<tool_call>\n<function={name}>\n{parameters}</function>\n</tool_call>"
 
 
@@ -51,6 +54,11 @@ def _read_call(name: str, body: str, end: str, tools: list[ToolSpec]) -> ToolCal
             if not number.removeprefix("-").isdecimal() or len(number) > 9:
                 return ToolCall(name, arguments, f"the argument {key!r} must be a whole number, not {number[:20]!r}")
             arguments[key] = int(number)
+        elif types.get(key) == "object":
+            found = read_json_object(value)
+            if found is None:
+                return ToolCall(name, arguments, f"the argument {key!r} must be a JSON object, not {value[:20]!r}")
+            arguments[key] = found
         else:
             arguments[key] = value
     if not closed:

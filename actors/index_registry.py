@@ -1,0 +1,36 @@
+"""The actor that holds which folder each index name of a search service stands for; see rl_cluster.service.registry."""
+
+from __future__ import annotations
+
+from actors.remote import Handle, actor
+from rl_cluster.service.registry import IndexRegistry, IndexView
+
+NAMESPACE = "rl_cluster-search"
+
+
+@actor(num_cpus=0, max_concurrency=1000)
+class RegistryActor:
+    """One for each application; it outlives the job, as the application does."""
+
+    def __init__(self, view: IndexView) -> None:
+        self.registry = IndexRegistry(view)
+
+    async def view(self) -> IndexView:
+        return self.registry.view
+
+    async def wait_newer(self, member: str, reached: IndexView, error: str, timeout_s: float) -> IndexView:
+        return await self.registry.wait_newer(member, reached, error, timeout_s)
+
+    async def swap(self, name: str, folder: str, timeout_s: float) -> None:
+        await self.registry.swap(name, folder, timeout_s)
+
+
+def registry_name(app_name: str) -> str:
+    """The name of an application's registry in `NAMESPACE`."""
+    return f"{app_name}-indexes"
+
+
+def open_registry(app_name: str, view: IndexView) -> Handle:
+    """The registry of an application; where there is none, one that starts from `view`."""
+    options = {"name": registry_name(app_name), "namespace": NAMESPACE, "lifetime": "detached", "get_if_exists": True}
+    return RegistryActor.options(**options).remote(view)

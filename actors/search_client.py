@@ -1,0 +1,180 @@
+"""`ServeSearchClient`: the search service through Ray handles, for rollout workers and for the HTTP ingress alike.
+
+Every request has a deadline, which travels with it. Requests that wait are sent as one call. A replica that dies while it
+answers is followed by another one within the deadline; a search changes nothing, so that asking again is safe.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from typing import Any
+
+import ray
+from ray import serve
+from ray.exceptions import RayActorError, RayError, RayTaskError, WorkerCrashedError
+from ray.serve.exceptions import RayServeException, ReplicaUnavailableError
+from ray.serve.handle import DeploymentHandle
+
+from actors.index_registry import NAMESPACE, registry_name
+from actors.remote import within
+from rl_cluster.config import SearchConfig
+from rl_cluster.environments.hits import FoundDocument
+from rl_cluster.environments.search_tools import ReadPart, SearchClient
+from rl_cluster.errors import (
+    DeadlineError,
+    RLClusterError,
+    SearchRequestError,
+    ToolTimeoutError,
+    ToolUnavailableError,
+)
+from rl_cluster.service.coalescer import Coalescer
+from rl_cluster.service.http_search import HttpSearchClient, http_search_settings
+from rl_cluster.service.settings import CallLimits, call_limits
+from rl_cluster.service.values import (
+    SEARCH_TOOLS,
+    DocumentAnswer,
+    DocumentRequest,
+    IndexDescription,
+    Reply,
+    Request,
+    SearchAnswer,
+    SearchRequest,
+)
+
+DEPLOYMENTS = {"bm25_search": "Bm25Replica", "vector_search": "VectorReplica", "hybrid_search": "HybridReplica"}
+_LOST = (RayActorError, WorkerCrashedError, ReplicaUnavailableError)
+_RETRY_PAUSE_S = 0.1
+_DESCRIBE_TIMEOUT_S = 10.0
+SWAP_TIMEOUT_S = 300.0
+
+
+class ServeSearchClient:
+    """Belongs to one event loop. See environments.search_tools.SearchClient and service.http_app.Backend."""
+
+    def __init__(self, app_name: str, limits: CallLimits, documents_from: str = "bm25_search") -> None:
+        """`documents_from`: the tool whose replicas are asked for documents; each of them has all."""
+        self.app_name = app_name
+        self.limits = limits
+        self.documents_from = documents_from
+        self._handles: dict[str, DeploymentHandle] = {}
+        self._lines: dict[str, Coalescer[Request, Reply]] = {}
+
+    async def search(
+        self, tool: str, query: str, k: int, excluded: tuple[str, ...], filters: Mapping[str, Any] | None = None
+    ) -> list[FoundDocument]:
+        """See environments.search_tools.SearchClient."""
+        answer = await self.search_index(SearchRequest(tool, query, k, excluded, filters))
+        return [FoundDocument(hit.doc_id, hit.title, hit.snippet) for hit in answer.hits]
+
+    async def read(self, doc_id: str, part: int, excluded: tuple[str, ...]) -> ReadPart:
+        """See environments.search_tools.SearchClient."""
+        found = await self.read_index(DocumentRequest(doc_id, part, excluded))
+        return ReadPart(found.doc_id, found.title, found.text, found.part, found.parts)
+
+    async def search_index(self, request: SearchRequest) -> SearchAnswer:
+        """Raises SearchRequestError, ToolTimeoutError or ToolUnavailableError."""
+        if request.tool not in SEARCH_TOOLS:
+            raise SearchRequestError(
+                f"There is no tool {str(request.tool)[:80]!r}; use one of {', '.join(SEARCH_TOOLS)}."
+            )
+        answer = await self._ask(request.tool, request)
+        assert isinstance(answer, SearchAnswer)
+        return answer
+
+    async def read_index(self, request: DocumentRequest) -> DocumentAnswer:
+        """Raises SearchRequestError, ToolTimeoutError or ToolUnavailableError."""
+        answer = await self._ask(self.documents_from, request)
+        assert isinstance(answer, DocumentAnswer)
+        return answer
+
+    async def indexes(self) -> list[IndexDescription]:
+        """What one replica answers from."""
+        described = self._handle(self.documents_from).describe.remote()
+        try:
+            return await within(_DESCRIBE_TIMEOUT_S, described)
+        except TimeoutError as error:
+            raise ToolTimeoutError(f"No replica described its indexes within {_DESCRIBE_TIMEOUT_S:.0f} s.") from error
+        except (RayServeException, RayError) as error:
+            raise ToolUnavailableError(f"The search service is not available: {_first_line(error)}") from error
+
+    async def swap(self, name: str, folder: str) -> IndexDescription:
+        """Makes `name` stand for the index in `folder` at all replicas. Raises IndexFormatError, DeadlineError."""
+        try:
+            registry = ray.get_actor(registry_name(self.app_name), NAMESPACE)
+            await within(SWAP_TIMEOUT_S + 10, registry.swap.remote(name, folder, SWAP_TIMEOUT_S))
+        except RayTaskError as error:
+            cause = error.cause
+            if isinstance(cause, RLClusterError):
+                raise cause from None
+            raise
+        except TimeoutError as error:
+            raise DeadlineError(f"The swap of {name!r} did not end within {SWAP_TIMEOUT_S:.0f} s.") from error
+        except (ValueError, RayError) as error:
+            raise ToolUnavailableError(f"The search service is not available: {_first_line(error)}") from error
+        return next(found for found in await self.indexes() if found.name == name)
+
+    async def _ask(self, tool: str, request: Request) -> SearchAnswer | DocumentAnswer:
+        now = time.time()
+        request = replace(request, deadline=min(request.deadline, now + self.limits.timeout_s))
+        try:
+            reply = await within(request.deadline - now, self._line(tool).submit(request))
+        except TimeoutError as error:
+            raise ToolTimeoutError(f"{tool} did not answer within {request.deadline - now:.1f} s.") from error
+        if isinstance(reply, RLClusterError):
+            raise reply
+        return reply
+
+    def _line(self, tool: str) -> Coalescer[Request, Reply]:
+        if tool not in self._lines:
+            limits = self.limits
+
+            async def send(requests: list[Request]) -> list[Reply]:
+                return await self._send(tool, requests)
+
+            self._lines[tool] = Coalescer(
+                send,
+                max_batch=limits.max_batch,
+                max_in_flight=limits.max_in_flight,
+                max_waiting=limits.max_waiting,
+                name=tool,
+            )
+        return self._lines[tool]
+
+    async def _send(self, tool: str, requests: list[Request]) -> list[Reply]:
+        deadline = max(request.deadline for request in requests)
+        while True:
+            try:
+                return await within(deadline - time.time(), self._handle(tool).answer.remote(requests))
+            except _LOST as error:
+                if time.time() + _RETRY_PAUSE_S >= deadline:
+                    raise ToolUnavailableError(f"{tool} lost its replica: {_first_line(error)}") from error
+                await asyncio.sleep(_RETRY_PAUSE_S)
+            except (RayServeException, RayError) as error:
+                raise ToolUnavailableError(f"{tool} is not available: {_first_line(error)}") from error
+
+    def _handle(self, tool: str) -> DeploymentHandle:
+        if tool not in self._handles:
+            self._handles[tool] = serve.get_deployment_handle(DEPLOYMENTS[tool], self.app_name)
+        return self._handles[tool]
+
+
+@dataclass(frozen=True)
+class SearchAccess:
+    """How a run's workers reach its search: an application of Ray Serve, or an endpoint of the team's own."""
+
+    app_name: str
+    search: SearchConfig
+
+
+def open_search(access: SearchAccess) -> SearchClient:
+    """A client for the event loop that runs. Raises ConfigError where the endpoint's token is not set on this machine."""
+    if access.search.external is not None:
+        return HttpSearchClient(http_search_settings(access.search))
+    return ServeSearchClient(access.app_name, call_limits(access.search))
+
+
+def _first_line(error: Exception) -> str:
+    return next(iter(str(error).splitlines()), type(error).__name__)[:300]

@@ -1,0 +1,40 @@
+"""The retrieval server of comparable projects: FastAPI around one index, one request at a time. For comparison only.
+
+`python -m benchmarks.single_process_server FOLDER TOOL PORT`
+"""
+
+from __future__ import annotations
+
+import sys
+from typing import Any
+
+import uvicorn
+from fastapi import FastAPI
+from pydantic import BaseModel
+
+
+class Question(BaseModel):
+    query: str
+    k: int
+
+
+def build_app(folder: str, tool: str) -> FastAPI:
+    """An application whose only route answers on the event loop, hence one after another."""
+    import torch
+
+    from rl_cluster.retrieval.index import SearchIndex
+
+    torch.set_num_threads(1)
+    index = SearchIndex.open(folder, (tool,))
+    index.warm_up()
+    app = FastAPI()
+
+    @app.post("/retrieve")
+    async def retrieve(question: Question) -> list[dict[str, Any]]:
+        return [vars(hit) for hit in index.search(tool, question.query, question.k)]
+
+    return app
+
+
+if __name__ == "__main__":
+    uvicorn.run(build_app(sys.argv[1], sys.argv[2]), port=int(sys.argv[3]), log_level="error")

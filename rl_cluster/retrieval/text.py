@@ -1,0 +1,29 @@
+"""Text that others wrote, made fit to be shown: no control characters, no more than a given length."""
+
+from __future__ import annotations
+
+import re
+import unicodedata
+
+MAX_TITLE_CHARACTERS = 300
+MAX_SNIPPET_CHARACTERS = 4000
+MAX_PART_CHARACTERS = 16_384
+_ASCII_CONTROLS = re.compile(r"[\x00-\x08\x0e-\x1b\x7f]+")
+
+
+def clean(text: str) -> str:
+    """`text` in one line: control and format characters out, runs of white space as one blank."""
+    if text.isascii():
+        return " ".join(_ASCII_CONTROLS.sub("", text).split())
+    kept = (" " if char.isspace() else char for char in text if char.isspace() or unicodedata.category(char)[0] != "C")
+    return " ".join("".join(kept).split())
+
+
+def clean_lines(text: str) -> str:
+    """As `clean`, but line by line; empty lines are left out."""
+    return "\n".join(line for line in map(clean, text.splitlines()) if line)
+
+
+def limited(text: str, characters: int) -> str:
+    """The beginning of `text`, of at most `characters`; an ellipsis stands for what was cut."""
+    return text if len(text) <= characters else text[: characters - 1].rstrip() + "\u2026"

@@ -1,0 +1,120 @@
+"""A search service of one's own: `python -m rl_cluster.serve 'indexes={kb: /folder/of/an/index}'`.
+
+Serves built indexes, or builds them from a corpus first, with the very tools that agents are trained on: HTTP, MCP at /mcp,
+documentation at /docs. It ends on Ctrl-C.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import signal
+import sys
+import threading
+from pathlib import Path
+from typing import Any
+
+import hydra
+from omegaconf import DictConfig
+from rich.console import Console
+
+from rl_cluster.composition import Application
+from rl_cluster.environments.search_tools import SearchToolSettings
+from rl_cluster.errors import ClusterError, RLClusterError
+from rl_cluster.service.serve_settings import ServeConfig, check_serve
+from rl_cluster.service.settings import ServiceSettings, service_settings
+
+SERVE = Application("serve", "rl_cluster.serve", check_serve)
+
+
+@hydra.main(version_base="1.3", config_path="pkg://hydra_conf", config_name="serve")
+def _main(settings: DictConfig) -> None:
+    sys.exit(run(SERVE.checked(settings)))
+
+
+def run(config: ServeConfig) -> int:
+    """Serves until the process is told to end; the process's exit code."""
+    console = Console(width=None if sys.stdout.isatty() else 110)
+    ended = threading.Event()
+    for number in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(number, lambda *_: ended.set())
+    try:
+        tools = SearchToolSettings(config.k, config.max_k, config.tools, config.filter_fields)
+        settings = service_settings(config.search, tools)
+        for folder in (config.indexes or {}).values():
+            _check_folder(folder, settings)
+        _serve(config, settings, console, ended)
+    except RLClusterError as error:
+        console.print(f"error: {error}", markup=False, highlight=False, soft_wrap=True)
+        return 2
+    return 0
+
+
+def _check_folder(folder: str, settings: ServiceSettings) -> None:
+    """What a replica would find wrong is said before one is started."""
+    from rl_cluster.retrieval.manifest import read_manifest
+    from rl_cluster.retrieval.memory import check_open, open_bytes
+
+    manifest, built = read_manifest(_absolute(folder))
+    check_open(folder, open_bytes(manifest, built, built.parts), settings.memory_gib)
+
+
+def _serve(config: ServeConfig, settings: ServiceSettings, console: Console, ended: threading.Event) -> None:
+    import ray
+    from ray.exceptions import RayTaskError
+
+    from actors.search_service import start_search, stop_search
+
+    # Whoever serves wants the whole machine: Ray would let its workers yield to everything else on it.
+    os.environ.setdefault("RAY_worker_niceness", "0")
+    try:
+        ray.init(
+            address=config.address or "local", include_dashboard=False, log_to_driver=False, logging_level=logging.ERROR
+        )
+    except (ConnectionError, RuntimeError, ValueError) as error:
+        raise ClusterError(
+            f"address={config.address}: no Ray cluster answers there; start one or leave it out."
+        ) from error
+    try:
+        indexes = {name: str(_absolute(folder)) for name, folder in (config.indexes or {}).items()}
+        for name, path in (config.corpora or {}).items():
+            console.print(f"building or opening the index of {path}", markup=False, highlight=False, soft_wrap=True)
+            indexes[name] = _build(path, config)
+        start_search(indexes, config.name, settings, route_prefix="/")
+        try:
+            address = f"http://{settings.host}:{settings.port}"
+            line = f"serving {', '.join(indexes)} at {address}; documentation at {address}/docs, MCP at {address}/mcp"
+            console.print(line, markup=False, highlight=False, soft_wrap=True)
+            ended.wait()
+        finally:
+            stop_search(config.name)
+    except RayTaskError as error:
+        if isinstance(error.cause, RLClusterError):
+            raise error.cause from None
+        raise
+    finally:
+        ray.shutdown()
+
+
+def _build(path: str, config: ServeConfig) -> str:
+    import ray
+
+    from actors.index_builder import build_index
+
+    search: dict[str, Any] = config.search.model_dump()
+    reference = build_index.options(num_cpus=0).remote(str(_absolute(path)), search, list(config.locales))
+    return ray.get(reference, timeout=config.search.build_timeout_s)[0]
+
+
+def _absolute(path: str) -> Path:
+    return Path(path).expanduser().absolute()
+
+
+def main() -> None:
+    """Entry point; a wrong command line ends with one sentence and exit code 2."""
+    SERVE.check_command_line(sys.argv[1:])
+    _main()
+
+
+if __name__ == "__main__":
+    main()

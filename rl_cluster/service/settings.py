@@ -1,0 +1,56 @@
+"""What a search service is started with."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from rl_cluster.config import SearchConfig
+from rl_cluster.environments.search_tools import SearchToolSettings
+from rl_cluster.service.access import token_digest
+
+
+@dataclass(frozen=True)
+class CallLimits:
+    """Of each caller and each replica: requests in one call, calls at once, requests that may wait; seconds for an answer."""
+
+    timeout_s: float = 30.0
+    max_batch: int = 32
+    max_in_flight: int = 4
+    max_waiting: int = 1024
+
+
+@dataclass(frozen=True)
+class ServiceSettings:
+    """`tools`: what is deployed and offered; `digest`: that of the bearer token; `memory_gib`: for the indexes of a machine."""
+
+    tools: SearchToolSettings
+    limits: CallLimits
+    host: str
+    port: int
+    min_replicas: int = 1
+    max_replicas: int = 1
+    cpus_per_replica: float = 0.0
+    max_ongoing_requests: int = 64
+    memory_gib: float | None = None
+    digest: str | None = None
+
+
+def call_limits(search: SearchConfig) -> CallLimits:
+    """The limits of a configuration; enough calls at once to keep every replica busy while another one travels."""
+    return CallLimits(search.timeout_s, search.max_batch, 2 * search.max_replicas, search.max_queued_requests)
+
+
+def service_settings(search: SearchConfig, tools: SearchToolSettings) -> ServiceSettings:
+    """The service of a configuration. Raises ConfigError where the token is not set."""
+    return ServiceSettings(
+        tools=tools,
+        limits=call_limits(search),
+        host=search.host,
+        port=search.port,
+        min_replicas=search.min_replicas,
+        max_replicas=search.max_replicas,
+        cpus_per_replica=search.cpus_per_replica,
+        max_ongoing_requests=search.max_ongoing_requests,
+        memory_gib=search.memory_gib,
+        digest=token_digest(search.token_env),
+    )

@@ -1,0 +1,92 @@
+"""What the search service is asked and what it answers: plain values that cross process borders.
+
+`deadline` is in seconds since the epoch, so that it holds wherever a request travels; the clocks of the hosts agree.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from rl_cluster.errors import RLClusterError
+
+# Tool as agents know it -> the kind of search that an index answers.
+SEARCH_TOOLS = {"bm25_search": "lexical", "vector_search": "vector", "hybrid_search": "hybrid"}
+
+NAME_PATTERN = r"^[A-Za-z0-9][A-Za-z0-9_.-]{0,63}$"
+"""Of an index, since its name stands in URLs."""
+
+
+@dataclass(frozen=True, slots=True)
+class SearchRequest:
+    """One search; `index` None is the first of the service's indexes."""
+
+    tool: str
+    query: str
+    k: int
+    excluded: tuple[str, ...] = ()
+    filters: Mapping[str, Any] | None = None
+    index: str | None = None
+    deadline: float = math.inf
+
+
+@dataclass(frozen=True, slots=True)
+class DocumentRequest:
+    """One part of a document, from 1."""
+
+    doc_id: str
+    part: int = 1
+    excluded: tuple[str, ...] = ()
+    index: str | None = None
+    deadline: float = math.inf
+
+
+@dataclass(frozen=True, slots=True)
+class FoundHit:
+    """One result; title and snippet are one line each, without control characters, of limited length."""
+
+    doc_id: str
+    title: str
+    snippet: str
+    score: float
+    part: int
+
+
+@dataclass(frozen=True, slots=True)
+class SearchAnswer:
+    """The results of one search, best first, and the content id of the index that gave them."""
+
+    index_id: str
+    hits: list[FoundHit]
+
+
+@dataclass(frozen=True, slots=True)
+class DocumentAnswer:
+    """Part `part` of `parts` of a document, at characters `start` to `end` of its text."""
+
+    index_id: str
+    doc_id: str
+    title: str
+    text: str
+    part: int
+    parts: int
+    start: int
+    end: int
+
+
+@dataclass(frozen=True, slots=True)
+class IndexDescription:
+    """One index of a service. `filter_fields`: the fields of metadata that a search can be limited by."""
+
+    name: str
+    index_id: str
+    corpus: str
+    num_documents: int
+    filter_fields: list[str] = field(default_factory=list)
+
+
+Request = SearchRequest | DocumentRequest
+Reply = SearchAnswer | DocumentAnswer | RLClusterError
+"""An answer, or the error that the caller raises: a batch carries both."""

@@ -1,0 +1,286 @@
+"""The search service on real Ray Serve: every tool, HTTP, a replica that dies, a new snapshot, too many requests."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+import urllib.error
+import urllib.request
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import psutil
+import pytest
+
+from rl_cluster.environments.search_tools import SearchToolSettings
+from rl_cluster.errors import (
+    IndexFormatError,
+    RLClusterError,
+    SearchRequestError,
+    ToolTimeoutError,
+    ToolUnavailableError,
+)
+from rl_cluster.retrieval.index import SearchIndex
+from rl_cluster.service.settings import CallLimits, ServiceSettings
+from rl_cluster.service.values import SEARCH_TOOLS, DocumentRequest, SearchAnswer, SearchRequest
+from tests.cluster.conftest import ROOT
+from tests.helpers.small_index import build_index, documents
+
+pytestmark = [pytest.mark.cluster, pytest.mark.timeout(420), pytest.mark.usefixtures("ray_cluster")]
+
+APP = "search-test"
+PORT = 8399  # the one that the jobs of these tests use: a cluster has one HTTP proxy
+TOOLS = ("bm25_search", "vector_search", "hybrid_search", "read_document")
+LIMITS = CallLimits(timeout_s=60.0)
+BOTH = ("lexical", "vector")
+
+
+@pytest.fixture(scope="module")
+def folders(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
+    root = tmp_path_factory.mktemp("indexes")
+    return {f"s{number}": build_index(root / f"s{number}", number, BOTH) for number in (1, 2)}
+
+
+@pytest.fixture(scope="module")
+def service(ray_cluster: None, folders: dict[str, str]) -> Iterator[str]:
+    from actors.search_service import start_search, stop_search
+
+    settings = ServiceSettings(SearchToolSettings(5, 10, TOOLS), LIMITS, "127.0.0.1", PORT)
+    start_search({"kb": folders["s1"], "other": folders["s2"]}, APP, settings)
+    yield f"http://127.0.0.1:{PORT}/{APP}"
+    stop_search(APP)
+
+
+def client(limits: CallLimits = LIMITS) -> Any:
+    from actors.search_client import ServeSearchClient
+
+    return ServeSearchClient(APP, limits)
+
+
+def http(url: str, body: Any = None) -> tuple[int, Any]:
+    data = None if body is None else json.dumps(body).encode()
+    request = urllib.request.Request(url, data, {"content-type": "application/json"})
+    try:
+        with urllib.request.urlopen(request, timeout=60) as answer:
+            return answer.status, json.loads(answer.read())
+    except urllib.error.HTTPError as error:
+        return error.code, json.loads(error.read())
+
+
+def replica_processes(name: str) -> list[psutil.Process]:
+    return [
+        process
+        for process in psutil.process_iter(["cmdline"])
+        if f"{APP}:{name}" in " ".join(process.info["cmdline"] or []) and process.uids().real == os.getuid()
+    ]
+
+
+@pytest.mark.parametrize("tool", list(SEARCH_TOOLS))
+def test_handle_answers_equal_the_index_alone_and_batched(service: str, folders: dict[str, str], tool: str) -> None:
+    index = SearchIndex.open(folders["s1"])
+    queries = [f"how is the {word} of line {i} kept" for i, word in enumerate(["pump", "valve", "boiler", "audit"] * 5)]
+
+    async def scenario() -> list[Any]:
+        asking = client()
+        together = await asyncio.gather(*(asking.search_index(SearchRequest(tool, q, 5)) for q in queries))
+        alone = [await asking.search_index(SearchRequest(tool, q, 5)) for q in queries[:6]]
+        assert together[:6] == alone
+        return together
+
+    for query, answer in zip(queries, asyncio.run(scenario()), strict=True):
+        assert answer.index_id == index.index_id
+        expected = index.search(SEARCH_TOOLS[tool], query, 5)
+        assert [(h.doc_id, h.title, h.snippet, h.part) for h in answer.hits] == [
+            (h.doc_id, h.title, h.snippet, h.part) for h in expected
+        ]
+        assert [h.score for h in answer.hits] == pytest.approx([h.score for h in expected], abs=1e-6)
+
+
+def test_http_serves_search_documents_indexes_documentation_and_mcp(service: str) -> None:
+    status, found = http(f"{service}/v1/search", {"tool": "hybrid_search", "query": "pump", "k": 2, "index": "other"})
+    assert status == 200
+    assert len(found["hits"]) == 2
+    _, listed = http(f"{service}/v1/indexes")
+    assert [index["name"] for index in listed["indexes"]] == ["kb", "other"]
+    assert found["index_id"] == listed["indexes"][1]["index_id"]
+    assert http(f"{service}/v1/documents/hostile?part=2")[1]["parts"] == 3
+    assert http(f"{service}/healthz") == (200, {"status": "ok"})
+    assert "/v1/search" in http(f"{service}/openapi.json")[1]["paths"]
+    with urllib.request.urlopen(f"{service}/docs", timeout=30) as page:
+        assert f"/{APP}/openapi.json" in page.read().decode()
+    with urllib.request.urlopen(f"{service}/metrics", timeout=30) as page:
+        assert 'search_tool_calls_total{outcome="ok",tool="hybrid_search"}' in page.read().decode()
+
+    async def ask_mcp() -> str:
+        from mcp.client.client import Client
+
+        async with Client(f"{service}/mcp") as mcp:
+            assert [tool.name for tool in (await mcp.list_tools()).tools] == list(TOOLS)
+            return (await mcp.call_tool("vector_search", {"query": "pump", "k": 1})).content[0].text
+
+    assert asyncio.run(ask_mcp()).count(" | ") == 2
+
+
+BAD = [
+    {"query": ""},
+    {"query": "x" * 100_000},
+    {"k": 0},
+    {"k": 10_000},
+    {"index": "nope"},
+    {"filters": {"nope": 1}},
+    {"query": "half \ud800"},
+]
+
+
+@pytest.mark.parametrize("wrong", BAD)
+def test_bad_input_is_typed_by_handle_and_by_http_and_stops_nothing(service: str, wrong: dict[str, Any]) -> None:
+    values = {"tool": "bm25_search", "query": "pump", "k": 3, **wrong}
+    with pytest.raises(SearchRequestError) as caught:
+        asyncio.run(client().search_index(SearchRequest(**values)))
+    assert "\n" not in str(caught.value)
+    status, answer = http(f"{service}/v1/search", values)
+    assert (status, answer["error"]["type"]) == (422, "bad_request")
+    assert len(asyncio.run(client().search("bm25_search", "pump\0", 3, ()))) == 3
+
+
+def test_document_by_handle_is_typed(service: str) -> None:
+    part = asyncio.run(client().read("hostile", 1, ()))
+    assert (part.part, part.parts) == (1, 3)
+    with pytest.raises(SearchRequestError, match="must not be shown"):
+        asyncio.run(client().read("d001", 1, ("d001",)))
+    with pytest.raises(SearchRequestError, match="There is no document"):
+        asyncio.run(client().read_index(DocumentRequest("nope")))
+
+
+def test_deadline_that_passes_is_a_typed_timeout(service: str) -> None:
+    with pytest.raises(ToolTimeoutError):
+        asyncio.run(client().search_index(SearchRequest("bm25_search", "pump", 1, deadline=time.time() + 1e-4)))
+
+
+def test_more_requests_than_may_wait_are_refused_and_the_others_answered(service: str) -> None:
+    async def scenario() -> list[Any]:
+        asking = client(CallLimits(60.0, max_batch=1, max_in_flight=1, max_waiting=5))
+        calls = [asking.search("bm25_search", f"pump {i}", 1, ()) for i in range(40)]
+        return await asyncio.gather(*calls, return_exceptions=True)
+
+    outcomes = asyncio.run(scenario())
+    refused = [outcome for outcome in outcomes if isinstance(outcome, ToolUnavailableError)]
+    assert len(refused) == 35
+    assert "5 requests waiting" in str(refused[0])
+    assert all(isinstance(outcome, list) for outcome in outcomes if outcome not in refused)
+
+
+def test_replica_killed_while_answering_leaves_no_caller_without_an_answer(service: str) -> None:
+    async def scenario() -> list[Any]:
+        asking = client(CallLimits(90.0, max_batch=2, max_in_flight=4))
+        calls = [asyncio.ensure_future(asking.search("bm25_search", f"pump line {i}", 3, ())) for i in range(400)]
+        await calls[10]
+        (victim,) = replica_processes("Bm25Replica")
+        victim.kill()
+        return await asyncio.gather(*calls, return_exceptions=True)
+
+    outcomes = asyncio.run(scenario())
+    assert [outcome for outcome in outcomes if isinstance(outcome, BaseException)] == []
+
+
+def test_new_snapshot_is_swapped_in_without_a_request_that_fails(service: str, folders: dict[str, str]) -> None:
+    from actors.search_service import swap_index
+
+    answers: list[SearchAnswer] = []
+    failures: list[BaseException] = []
+    ended = threading.Event()
+
+    def ask(tool: str) -> None:
+        async def scenario() -> None:
+            asking = client()
+            while not ended.is_set():
+                try:
+                    answers.append(await asking.search_index(SearchRequest(tool, "snapshot pump", 3, index="kb")))
+                except RLClusterError as error:
+                    failures.append(error)
+
+        asyncio.run(scenario())
+
+    threads = [threading.Thread(target=ask, args=(tool,)) for tool in ("bm25_search", "vector_search")]
+    for thread in threads:
+        thread.start()
+    try:
+        while len(answers) < 20:
+            time.sleep(0.05)
+        with pytest.raises(IndexFormatError, match="no complete index"):
+            swap_index(APP, "kb", str(Path(folders["s1"]).parent))
+        before = {answer.index_id for answer in answers}
+        swapped = swap_index(APP, "kb", folders["s2"])
+        after = len(answers)
+        time.sleep(0.5)
+    finally:
+        ended.set()
+        for thread in threads:
+            thread.join(60)
+    assert failures == []
+    assert before == {SearchIndex.open(folders["s1"], ()).index_id}
+    assert swapped.index_id not in before
+    # One answer of each tool may have been under way when the last replica switched.
+    late = answers[after + len(threads) :]
+    assert late
+    assert {answer.index_id for answer in late} == {swapped.index_id}
+    for answer in answers:
+        word = "Snapshot 2" if answer.index_id == swapped.index_id else "Snapshot 1"
+        assert all(hit.snippet.startswith(word) for hit in answer.hits if hit.doc_id != "hostile")
+    swap_index(APP, "kb", folders["s1"])
+
+
+def test_replica_that_starts_after_a_swap_has_the_new_snapshot(service: str, folders: dict[str, str]) -> None:
+    from actors.search_service import swap_index
+
+    swapped = swap_index(APP, "kb", folders["s2"])
+    (victim,) = replica_processes("Bm25Replica")
+    victim.kill()
+    answer = asyncio.run(client().search_index(SearchRequest("bm25_search", "pump", 1)))
+    assert answer.index_id == swapped.index_id
+    swap_index(APP, "kb", folders["s1"])
+
+
+def test_serve_entry_point_builds_serves_and_ends(tmp_path: Path) -> None:
+    corpus = tmp_path / "kb.jsonl"
+    corpus.write_text(
+        "\n".join(
+            json.dumps({"id": d.doc_id, "title": d.title, "text": d.text, "metadata": d.metadata}) for d in documents(1)
+        )
+    )
+    log = tmp_path / "serve.log"
+    command = [sys.executable, "-m", "rl_cluster.serve", f"corpora={{kb: {corpus}}}", "tools=[bm25_search]"]
+    environment = {**os.environ, "PYTHONUNBUFFERED": "1", "HOME": str(tmp_path), "KB_TOKEN": "t0ken"}
+    settings = ["search.port=8397", "search.token_env=KB_TOKEN"]
+    with log.open("w") as stream:
+        process = subprocess.Popen(
+            [*command, *settings], cwd=ROOT, env=environment, stdout=stream, stderr=subprocess.STDOUT
+        )
+    try:
+        deadline = time.monotonic() + 240
+        while "serving kb at" not in log.read_text():
+            assert process.poll() is None, log.read_text()
+            assert time.monotonic() < deadline, log.read_text()
+            time.sleep(0.5)
+        body = {"tool": "bm25_search", "query": "pump", "k": 1}
+        assert http("http://127.0.0.1:8397/v1/search", body)[0] == 401
+        request = urllib.request.Request(
+            "http://127.0.0.1:8397/v1/search",
+            json.dumps(body).encode(),
+            {"content-type": "application/json", "authorization": "Bearer t0ken"},
+        )
+        with urllib.request.urlopen(request, timeout=60) as answer:
+            assert json.loads(answer.read())["hits"][0]["doc_id"] == "d000"
+        process.send_signal(signal.SIGINT)
+        assert process.wait(60) == 0
+        assert "t0ken" not in log.read_text()
+    finally:
+        if process.poll() is None:
+            process.kill()
