@@ -165,7 +165,9 @@ def _environment(config: EvaluateConfig):
     from rl_cluster.environments.search import SearchEnvironmentSettings
 
     environment = config.environment
-    return SearchEnvironmentSettings(environment.max_turns, environment.k, environment.max_k, environment.tools)
+    return SearchEnvironmentSettings(
+        environment.max_turns, environment.k, environment.max_k, environment.tools, environment.filter_fields
+    )
 
 
 def _index_settings(config: EvaluateConfig, systems: Mapping[str, SystemConfig], locales: Sequence[str]):

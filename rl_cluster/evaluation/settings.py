@@ -143,6 +143,11 @@ class EvaluateConfig(Section):
             raise ValueError(
                 f"samples={self.samples} at temperature=0 would be the same episode over and over; set temperature over 0 or samples=1"
             )
+        if self.search.external is not None:
+            raise ValueError(
+                f"search.external.url={self.search.external.url}: an evaluation searches the documents of its folders, so that drifts can "
+                "change them; leave search at default"
+            )
         if not Path(self.output_dir).expanduser().is_absolute():
             raise ValueError(
                 f"output_dir={self.output_dir}: Ray runs a job in its own copy of the working directory, where a relative path would be "

@@ -15,6 +15,7 @@ from rl_cluster.datasets.tables import check_tasks
 from rl_cluster.datasets.task import Task
 from rl_cluster.environments.hits import FoundDocument
 from rl_cluster.environments.search import SearchEnvironment, SearchEnvironmentSettings
+from rl_cluster.environments.search_tools import READ_TOOL, ReadPart
 from rl_cluster.episodes.environment import StepResult
 from rl_cluster.episodes.formats.base import ParsedReply, ToolFormat
 from rl_cluster.errors import ConfigError, SearchRequestError
@@ -100,7 +101,7 @@ def check_filters(questions: QuestionSet, corpus: Corpus, name: str, drift: Drif
 
 def index_parts(tools: Sequence[str]) -> tuple[str, ...]:
     """The parts of an index that these tools read."""
-    wanted = {part for tool in tools for part in TOOL_PARTS[tool][1]}
+    wanted = {part for tool in tools if tool != READ_TOOL for part in TOOL_PARTS[tool][1]}
     return tuple(part for part in ("lexical", "vector") if part in wanted)
 
 
@@ -112,16 +113,27 @@ class IndexSearch:
         self.filters = filters
 
     async def search(
-        self, tool: str, query: str, k: int, excluded: tuple[str, ...], snippets: bool = True
+        self,
+        tool: str,
+        query: str,
+        k: int,
+        excluded: tuple[str, ...],
+        filters: Mapping[str, Any] | None = None,
+        snippets: bool = True,
     ) -> list[FoundDocument]:
         if tool not in TOOL_PARTS:
             raise SearchRequestError(f"There is no tool {tool!r}; use one of {', '.join(TOOL_PARTS)}.")
         name = TOOL_PARTS[tool][0]
+        both = {**(filters or {}), **(self.filters or {})} or None
         if snippets:
-            hits = await asyncio.to_thread(self.index.search, name, query, k, excluded, self.filters)
+            hits = await asyncio.to_thread(self.index.search, name, query, k, excluded, both)
             return [FoundDocument(hit.doc_id, hit.title, hit.snippet) for hit in hits]
-        ranked = await asyncio.to_thread(self.index.rank, name, query, k, excluded, self.filters)
+        ranked = await asyncio.to_thread(self.index.rank, name, query, k, excluded, both)
         return [FoundDocument(doc_id, "", "") for doc_id, _ in ranked]
+
+    async def read(self, doc_id: str, part: int, excluded: tuple[str, ...]) -> ReadPart:
+        found = await asyncio.to_thread(self.index.read_document, doc_id, part, excluded)
+        return ReadPart(found.doc_id, found.title, found.text, found.part, found.parts)
 
 
 class _DriftedEnvironment(SearchEnvironment):

@@ -11,6 +11,7 @@ from rl_cluster.config import Section
 from rl_cluster.datasets.task import Document, Task
 from rl_cluster.environments.hits import FoundDocument
 from rl_cluster.environments.search import SearchEnvironmentSettings
+from rl_cluster.environments.search_tools import ReadPart
 from rl_cluster.episodes.formats.base import ParsedReply, ToolSpec
 
 
@@ -21,12 +22,41 @@ class NoSettings(Section):
 class EvaluationSearch(Protocol):
     """A search client that can leave out snippets, which cost more than the search where a hundred hits are wanted.
 
-    Raises as `environments.search.SearchClient` does.
+    Raises as `environments.search_tools.SearchClient` does, and is one.
     """
 
     async def search(
-        self, tool: str, query: str, k: int, excluded: tuple[str, ...], snippets: bool = True
+        self,
+        tool: str,
+        query: str,
+        k: int,
+        excluded: tuple[str, ...],
+        filters: Mapping[str, Any] | None = None,
+        snippets: bool = True,
     ) -> list[FoundDocument]: ...
+
+    async def read(self, doc_id: str, part: int, excluded: tuple[str, ...]) -> ReadPart: ...
+
+
+class ChangedSearch:
+    """A client in front of another one; what a drift leaves as it is goes through."""
+
+    def __init__(self, inner: EvaluationSearch) -> None:
+        self.inner = inner
+
+    async def search(
+        self,
+        tool: str,
+        query: str,
+        k: int,
+        excluded: tuple[str, ...],
+        filters: Mapping[str, Any] | None = None,
+        snippets: bool = True,
+    ) -> list[FoundDocument]:
+        return await self.inner.search(tool, query, k, excluded, filters, snippets)
+
+    async def read(self, doc_id: str, part: int, excluded: tuple[str, ...]) -> ReadPart:
+        return await self.inner.read(doc_id, part, excluded)
 
 
 class Drift:

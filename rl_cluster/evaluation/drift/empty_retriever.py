@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from typing import Any
 
 from rl_cluster.environments.hits import FoundDocument
 from rl_cluster.evaluation.drift import base
@@ -16,11 +17,17 @@ class Drift(base.Drift):
         return "no search finds anything"
 
     def client(self, client: base.EvaluationSearch, doc_ids: Sequence[str], seed: int) -> base.EvaluationSearch:
-        return _Empty()
+        return _Empty(client)
 
 
-class _Empty:
+class _Empty(base.ChangedSearch):
     async def search(
-        self, tool: str, query: str, k: int, excluded: tuple[str, ...], snippets: bool = True
+        self,
+        tool: str,
+        query: str,
+        k: int,
+        excluded: tuple[str, ...],
+        filters: Mapping[str, Any] | None = None,
+        snippets: bool = True,
     ) -> list[FoundDocument]:
         return []

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from typing import Any
 
 from rl_cluster.environments.hits import FoundDocument
 from rl_cluster.evaluation.drift import base
@@ -16,16 +17,23 @@ class Drift(base.Drift):
         return "every search finds documents by chance"
 
     def client(self, client: base.EvaluationSearch, doc_ids: Sequence[str], seed: int) -> base.EvaluationSearch:
-        return _Random(doc_ids, seed)
+        return _Random(client, doc_ids, seed)
 
 
-class _Random:
-    def __init__(self, doc_ids: Sequence[str], seed: int) -> None:
+class _Random(base.ChangedSearch):
+    def __init__(self, client: base.EvaluationSearch, doc_ids: Sequence[str], seed: int) -> None:
+        super().__init__(client)
         self.doc_ids = doc_ids
         self.seed = seed
 
     async def search(
-        self, tool: str, query: str, k: int, excluded: tuple[str, ...], snippets: bool = True
+        self,
+        tool: str,
+        query: str,
+        k: int,
+        excluded: tuple[str, ...],
+        filters: Mapping[str, Any] | None = None,
+        snippets: bool = True,
     ) -> list[FoundDocument]:
         banned = set(excluded)
         rng = base.random_of(self.seed, "random", tool, query)

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from typing import Any
 
 from rl_cluster.config import Fraction, Section
 from rl_cluster.environments.hits import FoundDocument
@@ -27,17 +28,23 @@ class Drift(base.Drift):
         return _Failing(client, self.settings.rate, seed)
 
 
-class _Failing:
+class _Failing(base.ChangedSearch):
     def __init__(self, client: base.EvaluationSearch, rate: float, seed: int) -> None:
-        self.inner = client
+        super().__init__(client)
         self.rate = rate
         self.seed = seed
         self.asked: Counter[tuple[str, str]] = Counter()
 
     async def search(
-        self, tool: str, query: str, k: int, excluded: tuple[str, ...], snippets: bool = True
+        self,
+        tool: str,
+        query: str,
+        k: int,
+        excluded: tuple[str, ...],
+        filters: Mapping[str, Any] | None = None,
+        snippets: bool = True,
     ) -> list[FoundDocument]:
         self.asked[tool, query] += 1  # the same query may succeed the next time
         if base.random_of(self.seed, "failing", tool, query, self.asked[tool, query]).random() < self.rate:
             raise SearchRequestError(f"{tool} did not answer, try again {INJECTED}")
-        return await self.inner.search(tool, query, k, excluded, snippets)
+        return await self.inner.search(tool, query, k, excluded, filters, snippets)

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import asyncio
 from collections import Counter
-from collections.abc import Sequence
-from typing import Annotated
+from collections.abc import Mapping, Sequence
+from typing import Annotated, Any
 
 from pydantic import Field
 
@@ -30,17 +30,23 @@ class Drift(base.Drift):
         return _Slow(client, self.settings, seed)
 
 
-class _Slow:
+class _Slow(base.ChangedSearch):
     def __init__(self, client: base.EvaluationSearch, settings: Settings, seed: int) -> None:
-        self.inner = client
+        super().__init__(client)
         self.settings = settings
         self.seed = seed
         self.asked: Counter[tuple[str, str]] = Counter()
 
     async def search(
-        self, tool: str, query: str, k: int, excluded: tuple[str, ...], snippets: bool = True
+        self,
+        tool: str,
+        query: str,
+        k: int,
+        excluded: tuple[str, ...],
+        filters: Mapping[str, Any] | None = None,
+        snippets: bool = True,
     ) -> list[FoundDocument]:
         self.asked[tool, query] += 1
         if base.random_of(self.seed, "slow", tool, query, self.asked[tool, query]).random() < self.settings.rate:
             await asyncio.sleep(self.settings.delay_s)
-        return await self.inner.search(tool, query, k, excluded, snippets)
+        return await self.inner.search(tool, query, k, excluded, filters, snippets)
