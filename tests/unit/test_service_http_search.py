@@ -6,7 +6,7 @@ import asyncio
 import json
 import socket
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -48,7 +48,8 @@ class Endpoint:
         self.requests.append((request.method, request.path_qs, body, dict(request.headers)))
         answer = self.answers.pop(0) if len(self.answers) > 1 else self.answers[0]
         if callable(answer):
-            answer = await answer(request)
+            made: Any = answer(request)
+            answer = await made
         return answer if isinstance(answer, web.StreamResponse) else web.json_response(answer)
 
 
@@ -61,7 +62,7 @@ def endpoint() -> Endpoint:
 
 
 @pytest.fixture
-def play(endpoint: Endpoint) -> Iterator[Play]:
+def play(endpoint: Endpoint) -> Play:
     """Runs one call of a client against the endpoint."""
 
     def run(kind: str, call: Callable[[HttpSearchClient], Any], **changes: Any) -> Any:

@@ -6,6 +6,7 @@ import asyncio
 import socket
 import threading
 from collections.abc import Iterator
+from typing import Any
 
 import pytest
 import uvicorn
@@ -43,6 +44,10 @@ def address(app) -> Iterator[str]:
     thread.join(5)
 
 
+def text_of(result: Any) -> str:
+    return result.content[0].text
+
+
 def test_mcp_client_finds_the_tools_that_agents_are_trained_on(address: str) -> None:
     async def scenario() -> None:
         async with Client(address) as client:
@@ -59,14 +64,14 @@ def test_mcp_calls_give_what_an_agent_would_see(address: str) -> None:
     async def scenario() -> None:
         async with Client(address) as client:
             found = await client.call_tool("bm25_search", {"query": "pump", "k": 3, "filters": {"kind": "wiki"}})
-            hits = parse_documents(found.content[0].text)
+            hits = parse_documents(text_of(found))
             assert not found.is_error
             assert len(hits) == 3
             assert all(int(hit.doc_id[1:]) % 2 for hit in hits)
             read = await client.call_tool("read_document", {"doc_id": "hostile", "part": 2})
-            assert read.content[0].text.startswith("hostile | evil")
-            assert "part 2 of 3: " in read.content[0].text
-            assert "\n" not in read.content[0].text
+            assert text_of(read).startswith("hostile | evil")
+            assert "part 2 of 3: " in text_of(read)
+            assert "\n" not in text_of(read)
 
     asyncio.run(scenario())
 
@@ -89,7 +94,7 @@ def test_mcp_wrong_call_is_an_error_in_the_result(address: str, name: str, argum
         async with Client(address) as client:
             answer = await client.call_tool(name, arguments)
             assert answer.is_error
-            assert says in answer.content[0].text
+            assert says in text_of(answer)
 
     asyncio.run(scenario())
 
