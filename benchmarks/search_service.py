@@ -112,7 +112,7 @@ async def _word_search(folder: Path, asked: Sequence[str], in_process_ms: float)
         return await client.search("bm25_search", question, K, ())
 
     single = await _load(search, asked[:400], callers=1)
-    many = await _load(search, asked * 4, CALLERS)
+    many = await _load(search, [*asked] * 4, CALLERS)
 
     @serve.deployment(name="Noop", max_ongoing_requests=64, ray_actor_options={"num_cpus": 0})
     class Noop:
@@ -124,7 +124,7 @@ async def _word_search(folder: Path, asked: Sequence[str], in_process_ms: float)
     async def noop(question: str) -> Any:
         return await handle.answer.remote(question)
 
-    nothing = await _load(noop, asked * 4, CALLERS)
+    nothing = await _load(noop, [*asked] * 4, CALLERS)
     await asyncio.to_thread(serve.delete, "noop")
     await _stop("words")
     single_process = await _single_process(str(folder / "index"), "lexical", asked)

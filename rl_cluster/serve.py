@@ -20,7 +20,7 @@ from rich.console import Console
 
 from rl_cluster.composition import Application
 from rl_cluster.environments.search_tools import SearchToolSettings
-from rl_cluster.errors import ClusterError, RLClusterError
+from rl_cluster.errors import ClusterError, DeadlineError, RLClusterError
 from rl_cluster.service.serve_settings import ServeConfig, check_serve
 from rl_cluster.service.settings import ServiceSettings, service_settings
 
@@ -103,7 +103,13 @@ def _build(path: str, config: ServeConfig) -> str:
 
     search: dict[str, Any] = config.search.model_dump()
     reference = build_index.options(num_cpus=0).remote(str(_absolute(path)), search, list(config.locales))
-    return ray.get(reference, timeout=config.search.build_timeout_s)[0]
+    try:
+        return ray.get(reference, timeout=config.search.build_timeout_s)[0]
+    except ray.exceptions.GetTimeoutError as error:
+        raise DeadlineError(
+            f"The index of {path} was not built within search.build_timeout_s={config.search.build_timeout_s:.0f} s; raise it, or lower "
+            "search.embed_max_tokens."
+        ) from error
 
 
 def _absolute(path: str) -> Path:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import importlib
 from collections.abc import Callable
-from typing import Any
+from typing import cast
 
 from rl_cluster.datasets.task import Task
 from rl_cluster.episodes.trajectory import Trajectory
@@ -44,11 +44,11 @@ def get_external_metric(name: str) -> ExternalMetric:
             f"evaluation.external_metric={name} is unknown; choose one of {', '.join(NAMES)}, or package.module:function."
         )
     try:
-        found: Any = getattr(importlib.import_module(module), function)
+        found = getattr(importlib.import_module(module), function)
     except (ImportError, AttributeError) as error:
         raise ConfigError(
             f"evaluation.external_metric={name} cannot be imported ({error}); give package.module:function."
         ) from error
     if not callable(found):
         raise ConfigError(f"evaluation.external_metric={name} is no function; give package.module:function.")
-    return found
+    return cast(ExternalMetric, found)

@@ -47,9 +47,16 @@ def adapter_tensors(model: nn.Module, zero_stage: int) -> dict[str, torch.Tensor
     return get_peft_model_state_dict(named, state_dict=state)
 
 
+def adapter_modules(model: nn.Module) -> list[str]:
+    """Names of the kinds of layers that carry an adapter, such as `q_proj`: peft keeps full names for small models."""
+    adapted: Any = model
+    return sorted({name.rpartition(".")[2] for name in adapted.peft_config["default"].target_modules})
+
+
 def adapter_config_json(model: nn.Module) -> str:
     """What peft writes into adapter_config.json, as far as a reader of the weights needs it."""
-    config: Any = model.peft_config["default"]  # pyright: ignore[reportIndexIssue]
+    adapted: Any = model
+    config = adapted.peft_config["default"]
     shape = {
         "peft_type": "LORA",
         "task_type": "CAUSAL_LM",
@@ -57,7 +64,7 @@ def adapter_config_json(model: nn.Module) -> str:
         "lora_alpha": config.lora_alpha,
         "lora_dropout": config.lora_dropout,
         "bias": "none",
-        "target_modules": sorted(config.target_modules),
+        "target_modules": adapter_modules(model),
     }
     return json.dumps(shape)
 

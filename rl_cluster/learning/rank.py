@@ -25,7 +25,13 @@ from rl_cluster.algorithms.types import LossInputs, LossSettings
 from rl_cluster.errors import CheckpointError, DeadlineError, LearnerError, ModelError
 from rl_cluster.learning.cpu_matmul import use_onednn_for_float32
 from rl_cluster.learning.episode_ratios import episode_log_ratios
-from rl_cluster.learning.export import adapter_config_json, adapter_tensors, hugging_face_name, merged_tensors
+from rl_cluster.learning.export import (
+    adapter_config_json,
+    adapter_modules,
+    adapter_tensors,
+    hugging_face_name,
+    merged_tensors,
+)
 from rl_cluster.learning.policy import HEAD_CHUNK, PolicyInputs, PolicyModule, empty_inputs, inputs_from_micro_batch
 from rl_cluster.learning.reference import ReferencePolicy
 from rl_cluster.learning.settings import LearnerSettings, UpdateSettings, learning_rate_factor
@@ -411,8 +417,8 @@ class LearnerRank:
         return self.completed_steps
 
     def adapter_modules(self) -> list[str]:
-        """Names of the linear layers that carry an adapter."""
-        return sorted(self.engine.module.model.peft_config["default"].target_modules)
+        """See rl_cluster.learning.export.adapter_modules."""
+        return adapter_modules(self.engine.module.model)
 
     def parameter_names(self) -> list[str]:
         """Hugging Face names of all trained tensors."""

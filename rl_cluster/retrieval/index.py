@@ -284,9 +284,9 @@ class SearchIndex:
         wanted = [queries[place] for place in asked]
         depth = self.settings.fusion.depth if tool == "hybrid" else 0
         rankings = [self._rankings(part, wanted, masks, depth) for part in PARTS if tool in (part, "hybrid")]
-        for place, query, *found in zip(asked, wanted, *rankings, strict=True):
+        for place, query, found in zip(asked, wanted, zip(*rankings, strict=True), strict=True):
             if tool == "hybrid":
-                answers[place] = self._reranked(query.text, fuse(*found, self.settings.fusion))[: query.k]
+                answers[place] = self._reranked(query.text, fuse(found[0], found[1], self.settings.fusion))[: query.k]
             else:
                 answers[place] = found[0]
         return answers

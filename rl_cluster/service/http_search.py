@@ -53,8 +53,8 @@ def http_search_settings(search: SearchConfig) -> HttpSearchSettings:
     return HttpSearchSettings(
         kind=external.kind,
         url=external.url,
-        tools=dict(external.tools),
-        fields=dict(external.fields),
+        tools={str(tool): template for tool, template in external.tools.items()},
+        fields={str(name): path for name, path in external.fields.items()},
         hits=external.hits,
         document_url=external.document_url,
         document=external.document,

@@ -10,7 +10,7 @@ import pytest
 from rl_cluster.errors import DigestMismatchError, ProbeMismatchError, WeightSyncError
 from rl_cluster.inference.engine import EngineSettings, InferenceEngine
 from rl_cluster.inference.sampling import SamplingSettings
-from rl_cluster.learning.export import adapter_config_json, adapter_tensors
+from rl_cluster.learning.export import adapter_config_json, adapter_modules, adapter_tensors
 from rl_cluster.learning.weight_version import Probe, WeightVersion, tensor_digest
 from tests.helpers.tiny_models import write_tiny_model
 
@@ -53,8 +53,8 @@ class AdaptedReference:
         return WeightVersion(version, str(path), "", path.stat().st_size, digests, probe, config)
 
 
-async def start(folder: Path) -> InferenceEngine:
-    modules = ("q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj")
+async def start(folder: Path, reference: AdaptedReference) -> InferenceEngine:
+    modules = tuple(adapter_modules(reference.model))
     settings = EngineSettings(
         str(folder), max_model_len=1024, max_num_seqs=16, cpu_threads=1, adapter_rank=8, adapter_modules=modules
     )
@@ -69,9 +69,9 @@ def test_adapter_loaded_in_flight_leaves_running_requests_with_the_old_one(tmp_p
     folder = write_tiny_model("qwen3", tmp_path / "model")
 
     async def scenario() -> None:
-        engine = await start(folder)
+        reference = AdaptedReference(folder)
+        engine = await start(folder, reference)
         try:
-            reference = AdaptedReference(folder)
             for version in (1, 2, 3):
                 before = engine.version
                 old = reference.logprobs
@@ -104,9 +104,10 @@ def test_adapter_that_is_not_the_learners_is_never_given_to_a_request(fault: str
     folder = write_tiny_model("smollm2", tmp_path / "model")
 
     async def scenario() -> None:
-        engine = await start(folder)
+        reference = AdaptedReference(folder)
+        engine = await start(folder, reference)
         try:
-            weights = AdaptedReference(folder).snapshot(1, tmp_path / "v1.safetensors")
+            weights = reference.snapshot(1, tmp_path / "v1.safetensors")
             error: type[WeightSyncError] = WeightSyncError
             if fault == "tensor":
                 data = bytearray(Path(weights.path).read_bytes())

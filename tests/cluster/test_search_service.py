@@ -123,7 +123,8 @@ def test_http_serves_search_documents_indexes_documentation_and_mcp(service: str
 
         async with Client(f"{service}/mcp") as mcp:
             assert [tool.name for tool in (await mcp.list_tools()).tools] == list(TOOLS)
-            return (await mcp.call_tool("vector_search", {"query": "pump", "k": 1})).content[0].text
+            answer: Any = (await mcp.call_tool("vector_search", {"query": "pump", "k": 1})).content[0]
+            return answer.text
 
     assert asyncio.run(ask_mcp()).count(" | ") == 2
 

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import threading
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from rl_cluster.errors import ConfigError, IndexFormatError, SearchRequestError, ToolTimeoutError
 from rl_cluster.service.catalog import IndexCatalog
-from rl_cluster.service.values import DocumentAnswer, DocumentRequest, SearchAnswer, SearchRequest
+from rl_cluster.service.values import DocumentAnswer, DocumentRequest, Request, SearchAnswer, SearchRequest
 from tests.helpers.small_index import build_index
 
 
@@ -19,7 +20,7 @@ def folders(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
     return {f"s{number}": build_index(root / f"s{number}", number) for number in (1, 2)}
 
 
-def ask(catalog: IndexCatalog, request):
+def ask(catalog: IndexCatalog, request: Request) -> Any:
     (reply,) = catalog.answer([request])
     return reply
 
