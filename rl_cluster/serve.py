@@ -98,6 +98,7 @@ def _serve(config: ServeConfig, settings: ServiceSettings, console: Console, end
 
 def _build(path: str, config: ServeConfig) -> str:
     import ray
+    from ray.exceptions import GetTimeoutError
 
     from actors.index_builder import build_index
 
@@ -105,7 +106,7 @@ def _build(path: str, config: ServeConfig) -> str:
     reference = build_index.options(num_cpus=0).remote(str(_absolute(path)), search, list(config.locales))
     try:
         return ray.get(reference, timeout=config.search.build_timeout_s)[0]
-    except ray.exceptions.GetTimeoutError as error:
+    except GetTimeoutError as error:
         raise DeadlineError(
             f"The index of {path} was not built within search.build_timeout_s={config.search.build_timeout_s:.0f} s; raise it, or lower "
             "search.embed_max_tokens."
