@@ -5,6 +5,7 @@ Writes `tasks.parquet`, `corpus.parquet` and `manifest.json`; `data=tables data.
 
 from __future__ import annotations
 
+import signal
 import sys
 from pathlib import Path
 from typing import Any
@@ -108,7 +109,9 @@ def _set_lines(name: str, manifest: dict[str, Any]) -> list[str]:
 
 
 def main() -> None:
-    """Entry point; a wrong command line ends with one sentence and exit code 2."""
+    """Entry point; a wrong command line ends with one sentence and exit code 2. Ctrl-C counts where a shell started this in the
+    background too, with the signal ignored."""
+    signal.signal(signal.SIGINT, signal.default_int_handler)
     PREPARE.check_command_line(sys.argv[1:])
     _main()
 

@@ -23,6 +23,7 @@ def index(tmp_path_factory: pytest.TempPathFactory) -> SearchIndex:
     return SearchIndex.build(corpus, IndexSettings(), tmp_path_factory.mktemp("i") / "i", embedder=HashEmbedder())
 
 
+@pytest.mark.slow
 def test_encode_queries_in_any_batch_gives_equal_bits() -> None:
     texts = [" ".join(f"word{j}" for j in range(1 + i % 40)) for i in range(60)] + ["", "水泵 重启"]
     embedder = SentenceEmbedder(max_tokens=64)
