@@ -60,7 +60,7 @@ def chat_server(answer: Callable[[dict[str, Any]], Answer]) -> Iterator[ChatServ
             """Tests are quiet."""
 
     server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
-    threading.Thread(target=server.serve_forever, daemon=True).start()
+    threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01}, daemon=True).start()
     state.url = f"http://127.0.0.1:{server.server_address[1]}/v1"
     try:
         yield state
