@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+import platform
 import re
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
+
+import ray
 
 from actors.index_builder import build_index
 from actors.remote import within
@@ -269,7 +272,14 @@ def process_environment(device: str) -> dict[str, Any]:
     if device == "cpu":
         # Learner and engine share the cores: threads that wait must spin briefly only.
         variables.update(GOMP_SPINCOUNT="20000", KMP_BLOCKTIME="0")
+        if _JEMALLOC.exists() and platform.machine() == "x86_64":
+            # Under glibc's allocator the heap of a learner breaks into pieces: a third more memory at the same speed.
+            variables["LD_PRELOAD"] = str(_JEMALLOC)
     return {"env_vars": variables}
+
+
+_JEMALLOC = Path(ray.__file__).parent / "core" / "libjemalloc.so"
+"""Ray brings it along for its own processes."""
 
 
 def learner_options(config: Config) -> dict[str, Any]:
