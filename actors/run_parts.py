@@ -18,7 +18,7 @@ from actors.search_client import SearchAccess
 from actors.search_service import start_search
 from rl_cluster.algorithms.losses import get_loss
 from rl_cluster.algorithms.types import AdvantageSettings
-from rl_cluster.config import Config
+from rl_cluster.config import Config, RolloutConfig
 from rl_cluster.datasets.source import prepare_data
 from rl_cluster.datasets.tables import read_tasks
 from rl_cluster.datasets.task import Task
@@ -231,24 +231,31 @@ def supervised_settings(config: Config) -> UpdateSettings:
     return UpdateSettings("cross_entropy", 0.0, 1.0, None, "token_mean", 1)
 
 
+def engine_settings(rollout: RolloutConfig, model_path: str, dtype: str, device: str, seed: int) -> EngineSettings:
+    """An engine that samples; what concerns new weights is left at its default."""
+    return EngineSettings(
+        model_path=model_path,
+        max_model_len=rollout.max_sequence_length,
+        dtype=dtype,
+        device=device,
+        max_num_seqs=rollout.rollout_max_concurrency,
+        kv_cache_gib=rollout.kv_cache_gib,
+        tensor_parallel_size=rollout.tensor_parallel_size,
+        gpu_memory_utilization=rollout.gpu_memory_utilization,
+        enforce_eager=rollout.enforce_eager,
+        cpu_threads=rollout.cpu_threads,
+        seed=seed,
+    )
+
+
 def worker_settings(config: Config, data: RunData, adapter_modules: tuple[str, ...] = ()) -> WorkerSettings:
     """`adapter_modules`: the layers that the learner's adapters change, when those are what is synchronised."""
     rollout, sync = config.rollout, config.weight_sync
     return WorkerSettings(
-        engine=EngineSettings(
-            model_path=data.model_path,
-            max_model_len=rollout.max_sequence_length,
-            dtype=config.model.dtype,
-            device=config.cluster.device,
-            max_num_seqs=rollout.rollout_max_concurrency,
-            kv_cache_gib=rollout.kv_cache_gib,
-            tensor_parallel_size=rollout.tensor_parallel_size,
-            gpu_memory_utilization=rollout.gpu_memory_utilization,
-            enforce_eager=rollout.enforce_eager,
+        engine=replace(
+            engine_settings(rollout, data.model_path, config.model.dtype, config.cluster.device, config.seed),
             kv_on_update=config.staleness.kv_on_update,
             probe_tolerance=sync.probe_tolerance or PROBE_TOLERANCE[config.model.dtype],
-            cpu_threads=rollout.cpu_threads,
-            seed=config.seed,
             transport=sync.transport,
             adapter_rank=config.learner.lora.lora_rank if sync.lora == "adapter" else 0,
             adapter_modules=adapter_modules,

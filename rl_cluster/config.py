@@ -14,7 +14,7 @@ from typing import Annotated, Any, Literal, TypeVar, get_args
 from pydantic import BaseModel, Field, ValidationError, model_validator
 
 from rl_cluster.config_search import AgentTool, SearchConfig
-from rl_cluster.config_types import Fraction, NonNegative, Positive, Seconds, Section
+from rl_cluster.config_types import Fraction, NonNegative, Positive, Seconds, Section, check_absolute
 from rl_cluster.errors import ConfigError
 
 
@@ -333,11 +333,7 @@ class Config(Section):
                 f"learner.lora.lora_rank={rank} and weight_sync.transport={transport}; set weight_sync.lora=merged, or such a rank with "
                 "weight_sync=shared_memory or object_store"
             )
-        if not Path(self.output_dir).expanduser().is_absolute():
-            raise ValueError(
-                f"output_dir={self.output_dir}: Ray runs a job in its own copy of the working directory, where a relative path would be "
-                "lost; give an absolute path"
-            )
+        check_absolute(self.output_dir)
         return self
 
 

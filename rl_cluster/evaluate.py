@@ -234,57 +234,44 @@ async def _model_player(
 
     from actors.engine_host import EngineHost
     from actors.remote import within
+    from actors.run_parts import engine_settings, process_environment
     from rl_cluster.episodes.episode import EpisodeLimits
     from rl_cluster.evaluation.players.model import Model
-    from rl_cluster.inference.engine import EngineSettings
     from rl_cluster.inference.sampling import Sample, SamplingSettings
     from rl_cluster.models.source import resolve_model
 
     rollout = config.rollout
     path = resolve_model(system.path)
     _connect(config)
-    settings = EngineSettings(
-        model_path=path,
-        max_model_len=rollout.max_sequence_length,
-        dtype=system.dtype,
-        device=config.cluster.device,
-        max_num_seqs=rollout.rollout_max_concurrency,
-        kv_cache_gib=rollout.kv_cache_gib,
-        tensor_parallel_size=rollout.tensor_parallel_size,
-        gpu_memory_utilization=rollout.gpu_memory_utilization,
-        enforce_eager=rollout.enforce_eager,
-        cpu_threads=rollout.cpu_threads,
-        seed=config.seed,
-    )
+    settings = engine_settings(rollout, path, system.dtype, config.cluster.device, config.seed)
     say(f"starting the engine of {name} ({system.path})")
     host = EngineHost.options(
-        num_cpus=rollout.cpus_per_worker, num_gpus=rollout.gpus_per_worker, runtime_env=_engine_environment(config)
+        num_cpus=rollout.cpus_per_worker,
+        num_gpus=rollout.gpus_per_worker,
+        runtime_env=process_environment(config.cluster.device),
     ).remote(settings)
 
-    async def sample(prompt_ids: list[int], sampling: SamplingSettings) -> Sample:
+    async def ask(timeout_s: float, reference: Any, late: RLClusterError) -> Any:
+        """What the host answers; raises `late` after the time, and what it raised on purpose without Ray's account of where."""
         try:
-            return await within(rollout.rollout_timeout, host.sample.remote(prompt_ids, sampling))
+            return await within(timeout_s, reference)
         except RayTaskError as error:
-            raise _cause(error) from None
+            raise (error.cause if isinstance(error.cause, RLClusterError) else error) from None
         except TimeoutError as error:
-            raise EngineError(
-                f"The engine of {name} did not answer within rollout.rollout_timeout={rollout.rollout_timeout:.0f} s."
-            ) from error
+            raise late from error
         except RayActorError as error:
             raise ClusterError(f"The engine of {name} died: {str(error).splitlines()[0]}") from error
 
+    async def sample(prompt_ids: list[int], sampling: SamplingSettings) -> Sample:
+        late = f"The engine of {name} did not answer within rollout.rollout_timeout={rollout.rollout_timeout:.0f} s."
+        return await ask(rollout.rollout_timeout, host.sample.remote(prompt_ids, sampling), EngineError(late))
+
     try:
-        try:
-            await within(rollout.start_timeout_s, host.start.remote(rollout.start_timeout_s))
-        except RayTaskError as error:
-            raise _cause(error) from None
-        except TimeoutError as error:
-            raise DeadlineError(
-                f"The engine of {name} was not ready within rollout.start_timeout_s={rollout.start_timeout_s:.0f} s; does the "
-                f"cluster have {rollout.cpus_per_worker:g} CPUs and {rollout.gpus_per_worker:g} GPUs free?"
-            ) from error
-        except RayActorError as error:
-            raise ClusterError(f"The engine of {name} died: {str(error).splitlines()[0]}") from error
+        late = (
+            f"The engine of {name} was not ready within rollout.start_timeout_s={rollout.start_timeout_s:.0f} s; does the cluster "
+            f"have {rollout.cpus_per_worker:g} CPUs and {rollout.gpus_per_worker:g} GPUs free?"
+        )
+        await ask(rollout.start_timeout_s, host.start.remote(rollout.start_timeout_s), DeadlineError(late))
         tokenizer = AutoTokenizer.from_pretrained(path, trust_remote_code=False)
         limits = EpisodeLimits(rollout.sampling_max_tokens, rollout.max_sequence_length, config.temperature, 1.0)
         yield {
@@ -302,11 +289,6 @@ async def _model_player(
         with contextlib.suppress(TimeoutError, RayActorError):
             await within(CLOSE_TIMEOUT_S, host.close.remote())
         ray.kill(host, no_restart=True)
-
-
-def _cause(error: Any) -> BaseException:
-    """What an actor raised on purpose, without Ray's account of where; anything else as it is."""
-    return error.cause if isinstance(error.cause, RLClusterError) else error
 
 
 def _connect(config: EvaluateConfig) -> None:
@@ -327,12 +309,6 @@ def _connect(config: EvaluateConfig) -> None:
         raise ClusterError(
             f"No Ray cluster answers at RAY_ADDRESS={address}; start it, or unset the variable to run on this machine."
         ) from error
-
-
-def _engine_environment(config: EvaluateConfig) -> dict[str, Any]:
-    from actors.run_parts import process_environment
-
-    return process_environment(config.cluster.device)
 
 
 def _keep_records(folder: Path, evaluation: Evaluation) -> None:

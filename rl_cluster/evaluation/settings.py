@@ -21,6 +21,7 @@ from rl_cluster.config import (
     TrackingConfig,
     check_settings,
 )
+from rl_cluster.config_types import check_absolute
 from rl_cluster.errors import ConfigError
 from rl_cluster.evaluation.measures import MeasureSettings, Prices
 
@@ -148,11 +149,7 @@ class EvaluateConfig(Section):
                 f"search.external.url={self.search.external.url}: an evaluation searches the documents of its folders, so that drifts can "
                 "change them; leave search at default"
             )
-        if not Path(self.output_dir).expanduser().is_absolute():
-            raise ValueError(
-                f"output_dir={self.output_dir}: Ray runs a job in its own copy of the working directory, where a relative path would be "
-                "lost; give an absolute path"
-            )
+        check_absolute(self.output_dir)
         return self
 
     @property

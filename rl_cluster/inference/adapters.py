@@ -9,14 +9,14 @@ Invariants:
 
 from __future__ import annotations
 
+import asyncio
 import shutil
 import tempfile
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from rl_cluster.errors import DigestMismatchError
-from rl_cluster.learning.weight_version import WeightVersion, verify_digest
+from rl_cluster.learning.weight_version import WeightVersion, verify_snapshot
 
 MAX_ADAPTERS = 3
 """Adapters that one batch may use: the newest, the one before for requests under way, and one that is being proven. A
@@ -47,11 +47,8 @@ class AdapterShelf:
         from vllm.lora.request import LoRARequest
 
         await self._unload_unused()
-        _verify(weights, path)
+        folder = await asyncio.to_thread(_verified_copy, weights, path)
         self._count += 1
-        folder = Path(tempfile.mkdtemp(prefix="rl_cluster-adapter-"))
-        shutil.copyfile(path, folder / "adapter_model.safetensors")
-        (folder / "adapter_config.json").write_text(weights.adapter_config)
         name = f"version-{weights.version}-load-{self._count}"
         adapter = Adapter(weights.version, LoRARequest(name, self._count, str(folder)), folder)
         self._loaded.append(adapter)
@@ -85,13 +82,13 @@ class AdapterShelf:
             shutil.rmtree(adapter.folder, ignore_errors=True)
 
 
-def _verify(weights: WeightVersion, path: str) -> None:
+def _verified_copy(weights: WeightVersion, path: str) -> Path:
+    """A folder as peft writes it, from which vLLM may read the adapter again for as long as a request uses it."""
     from safetensors import safe_open
 
     with safe_open(path, framework="pt") as snapshot:
-        names = list(snapshot.keys())
-        missing = sorted(set(weights.digests) - set(names))
-        if missing:
-            raise DigestMismatchError(f"The snapshot {path} lacks tensor {missing[0]}; restart the engine.")
-        for name in names:
-            verify_digest(name, snapshot.get_tensor(name), weights.digests)
+        verify_snapshot(snapshot, path, weights.digests)
+    folder = Path(tempfile.mkdtemp(prefix="rl_cluster-adapter-"))
+    shutil.copyfile(path, folder / "adapter_model.safetensors")
+    (folder / "adapter_config.json").write_text(weights.adapter_config)
+    return folder

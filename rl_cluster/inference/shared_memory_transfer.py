@@ -21,9 +21,8 @@ from vllm.distributed.weight_transfer.base import (
 from vllm.model_executor.layers.vocab_parallel_embedding import ParallelLMHead, VocabParallelEmbedding
 from vllm.model_executor.model_loader.reload import finalize_layerwise_reload, initialize_layerwise_reload
 
-from rl_cluster.errors import DigestMismatchError
 from rl_cluster.inference.engine import TRANSFER_BACKEND
-from rl_cluster.learning.weight_version import verify_digest
+from rl_cluster.learning.weight_version import verify_snapshot
 
 
 @dataclass
@@ -59,14 +58,7 @@ class SharedMemoryWeightTransferEngine(WeightTransferEngine[SharedMemoryInitInfo
 
     def receive_weights(self, update_info: SharedMemoryUpdateInfo) -> None:
         with safe_open(update_info.path, framework="pt") as snapshot:
-            names = list(snapshot.keys())
-            missing = sorted(set(update_info.digests) - set(names))
-            if missing:
-                raise DigestMismatchError(
-                    f"The snapshot {update_info.path} lacks tensor {missing[0]}; restart the engine."
-                )
-            for name in names:
-                verify_digest(name, snapshot.get_tensor(name), update_info.digests)
+            names = verify_snapshot(snapshot, update_info.path, update_info.digests)
 
             def tensors() -> Iterator[tuple[str, torch.Tensor]]:
                 for name in names:

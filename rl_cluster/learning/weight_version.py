@@ -94,6 +94,19 @@ def verify_digest(name: str, tensor: torch.Tensor, digests: dict[str, str]) -> N
         )
 
 
+def verify_snapshot(snapshot: Any, path: str, digests: dict[str, str]) -> list[str]:
+    """The names of the tensors of `snapshot`, an open safetensors file at `path`, when it holds every tensor of the manifest as
+    it left the learner; raises DigestMismatchError otherwise.
+    """
+    names = list(snapshot.keys())
+    missing = sorted(set(digests) - set(names))
+    if missing:
+        raise DigestMismatchError(f"The snapshot {path} lacks tensor {missing[0]}; restart the engine.")
+    for name in names:
+        verify_digest(name, snapshot.get_tensor(name), digests)
+    return names
+
+
 def verify_probe(probe: Probe, engine_logprobs: list[float], tolerance: float) -> float:
     """The largest absolute difference of the probe's log-probs; raises ProbeMismatchError when over `tolerance`."""
     if len(engine_logprobs) != len(probe.logprobs):

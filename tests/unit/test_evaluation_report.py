@@ -103,12 +103,15 @@ def test_page_of_systems_that_are_all_zero_and_alike_is_written(tmp_path: Path) 
     failed = [EpisodeRecord(f"t{i}", "kb", Outcome.NO_ANSWER, 0.0, 0, 0, 0, 0, 0.0) for i in range(4)]
     comparison = compare_systems({"a": failed, "b": failed}, [("a", "b")], SETTINGS)
     drifts = [{"name": "d", "description": "x", "systems": {"a": comparison["pairs"][0]["overall"]}}]
-    write_report(tmp_path, ReportContent("zeros", comparison, drifts=drifts), {})
+    paths = write_report(tmp_path, ReportContent("zeros", comparison, drifts=drifts), {})
+    assert all("zeros" in path.read_text() for path in paths[1:])
     single = [failed[0]]
     comparison = compare_systems({"a": single, "b": single}, [("a", "b")], SETTINGS)
-    write_report(tmp_path, ReportContent("one question", comparison), {})
+    paths = write_report(tmp_path, ReportContent("one question", comparison), {})
+    assert all("one question" in path.read_text() for path in paths[1:])
     lost = [EpisodeRecord("t", "kb", Outcome.WORKER_LOST, 0.0, 0, 0, 0, 0, 0.0)]
-    write_report(tmp_path, ReportContent("all lost", compare_systems({"a": lost}, [], SETTINGS)), {})
+    paths = write_report(tmp_path, ReportContent("all lost", compare_systems({"a": lost}, [], SETTINGS)), {})
+    assert all("all lost" in path.read_text() for path in paths[1:])
 
 
 def test_plots_nothing_to_draw_is_nothing() -> None:

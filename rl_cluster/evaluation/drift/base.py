@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import hashlib
 import random
+from collections import Counter
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any, Protocol
 
 from rl_cluster.config import Section
@@ -38,8 +40,20 @@ class EvaluationSearch(Protocol):
     async def read(self, doc_id: str, part: int, excluded: tuple[str, ...]) -> ReadPart: ...
 
 
+@dataclass(frozen=True)
+class Asked:
+    """The arguments of one search."""
+
+    tool: str
+    query: str
+    k: int
+    excluded: tuple[str, ...]
+    filters: Mapping[str, Any] | None
+    snippets: bool
+
+
 class ChangedSearch:
-    """A client in front of another one; what a drift leaves as it is goes through."""
+    """A client in front of another one; what a drift leaves as it is goes through. A drift of searches overrides `answer`."""
 
     def __init__(self, inner: EvaluationSearch) -> None:
         self.inner = inner
@@ -53,10 +67,35 @@ class ChangedSearch:
         filters: Mapping[str, Any] | None = None,
         snippets: bool = True,
     ) -> list[FoundDocument]:
-        return await self.inner.search(tool, query, k, excluded, filters, snippets)
+        return await self.answer(Asked(tool, query, k, excluded, filters, snippets))
+
+    async def answer(self, asked: Asked) -> list[FoundDocument]:
+        """What the agent is given."""
+        return await self.inner.search(asked.tool, asked.query, asked.k, asked.excluded, asked.filters, asked.snippets)
 
     async def read(self, doc_id: str, part: int, excluded: tuple[str, ...]) -> ReadPart:
         return await self.inner.read(doc_id, part, excluded)
+
+
+class SometimesChanged(ChangedSearch):
+    """Changes a share `rate` of the searches; which ones, `seed`, `kind`, the query and how often it was asked decide."""
+
+    def __init__(self, inner: EvaluationSearch, kind: str, rate: float, seed: int) -> None:
+        super().__init__(inner)
+        self.kind = kind
+        self.rate = rate
+        self.seed = seed
+        self.times: Counter[tuple[str, str]] = Counter()
+
+    async def answer(self, asked: Asked) -> list[FoundDocument]:
+        self.times[asked.tool, asked.query] += 1  # the same query may be let through the next time
+        chance = random_of(self.seed, self.kind, asked.tool, asked.query, self.times[asked.tool, asked.query])
+        if chance.random() < self.rate:
+            await self.change(asked)
+        return await super().answer(asked)
+
+    async def change(self, asked: Asked) -> None:
+        """Happens before the search; what it raises, the agent meets."""
 
 
 class Drift:

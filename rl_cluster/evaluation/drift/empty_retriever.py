@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from typing import Any
+from collections.abc import Sequence
 
 from rl_cluster.environments.hits import FoundDocument
 from rl_cluster.evaluation.drift import base
@@ -21,13 +20,5 @@ class Drift(base.Drift):
 
 
 class _Empty(base.ChangedSearch):
-    async def search(
-        self,
-        tool: str,
-        query: str,
-        k: int,
-        excluded: tuple[str, ...],
-        filters: Mapping[str, Any] | None = None,
-        snippets: bool = True,
-    ) -> list[FoundDocument]:
+    async def answer(self, asked: base.Asked) -> list[FoundDocument]:
         return []

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from typing import Any
+from collections.abc import Sequence
 
 from rl_cluster.environments.hits import FoundDocument
 from rl_cluster.evaluation.drift import base
@@ -26,16 +25,8 @@ class _Random(base.ChangedSearch):
         self.doc_ids = doc_ids
         self.seed = seed
 
-    async def search(
-        self,
-        tool: str,
-        query: str,
-        k: int,
-        excluded: tuple[str, ...],
-        filters: Mapping[str, Any] | None = None,
-        snippets: bool = True,
-    ) -> list[FoundDocument]:
-        banned = set(excluded)
-        rng = base.random_of(self.seed, "random", tool, query)
-        drawn = rng.sample(self.doc_ids, min(k + len(banned), len(self.doc_ids)))
-        return [FoundDocument(doc_id, "untitled", "") for doc_id in drawn if doc_id not in banned][:k]
+    async def answer(self, asked: base.Asked) -> list[FoundDocument]:
+        banned = set(asked.excluded)
+        rng = base.random_of(self.seed, "random", asked.tool, asked.query)
+        drawn = rng.sample(self.doc_ids, min(asked.k + len(banned), len(self.doc_ids)))
+        return [FoundDocument(doc_id, "untitled", "") for doc_id in drawn if doc_id not in banned][: asked.k]

@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 import asyncio
-from collections import Counter
-from collections.abc import Mapping, Sequence
-from typing import Annotated, Any
+from collections.abc import Sequence
+from typing import Annotated
 
 from pydantic import Field
 
 from rl_cluster.config import Fraction, Seconds, Section
-from rl_cluster.environments.hits import FoundDocument
 from rl_cluster.evaluation.drift import base
 
 
@@ -30,23 +28,10 @@ class Drift(base.Drift):
         return _Slow(client, self.settings, seed)
 
 
-class _Slow(base.ChangedSearch):
+class _Slow(base.SometimesChanged):
     def __init__(self, client: base.EvaluationSearch, settings: Settings, seed: int) -> None:
-        super().__init__(client)
-        self.settings = settings
-        self.seed = seed
-        self.asked: Counter[tuple[str, str]] = Counter()
+        super().__init__(client, "slow", settings.rate, seed)
+        self.delay_s = settings.delay_s
 
-    async def search(
-        self,
-        tool: str,
-        query: str,
-        k: int,
-        excluded: tuple[str, ...],
-        filters: Mapping[str, Any] | None = None,
-        snippets: bool = True,
-    ) -> list[FoundDocument]:
-        self.asked[tool, query] += 1
-        if base.random_of(self.seed, "slow", tool, query, self.asked[tool, query]).random() < self.settings.rate:
-            await asyncio.sleep(self.settings.delay_s)
-        return await self.inner.search(tool, query, k, excluded, filters, snippets)
+    async def change(self, asked: base.Asked) -> None:
+        await asyncio.sleep(self.delay_s)

@@ -206,8 +206,9 @@ def _read(response: httpx.Response, url: str) -> _Reply:
         text, calls = message.get("content"), message.get("tool_calls") or []
         if not (text is None or isinstance(text, str)) or any(not isinstance(call["id"], str) for call in calls):
             raise TypeError("content is no text or a call has no id")
-        usage = answer.get("usage") or {}
-        prompt, sampled = int(usage.get("prompt_tokens", 0)), int(usage.get("completion_tokens", 0))
+        # An endpoint that does not count would be one without tokens and without cost.
+        usage = answer["usage"]
+        prompt, sampled = int(usage["prompt_tokens"]), int(usage["completion_tokens"])
         return _Reply(message, str(choice.get("finish_reason")), max(prompt, 0), max(sampled, 0))
     except (ValueError, KeyError, IndexError, TypeError, AttributeError) as error:
         raise EndpointError(
