@@ -128,6 +128,7 @@ def test_endpoint_that_keeps_failing_is_a_counted_loss(world: World, status: int
         {"choices": []},
         {"choices": [{"message": {"content": 3}}]},
         {"choices": [{"message": None}]},
+        {"choices": [{"message": {"content": "answer: d1"}, "finish_reason": "stop"}]},  # counts no tokens
     ],
 )
 def test_endpoint_garbage_is_one_typed_error(body: Any) -> None:
