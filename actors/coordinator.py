@@ -44,7 +44,7 @@ from actors.warmup import demonstration_rows
 from actors.weight_sync import WeightSync
 from rl_cluster.config import Config
 from rl_cluster.episodes.trajectory import Trajectory
-from rl_cluster.errors import CheckpointError, DropReason, SamplerDriftError
+from rl_cluster.errors import CheckpointError, DropReason, LearnerError
 from rl_cluster.inference.engine import DEVICE_BACKENDS
 from rl_cluster.learning.batch import build_step_batch, rows_of_groups
 from rl_cluster.learning.checkpoint import (
@@ -54,6 +54,7 @@ from rl_cluster.learning.checkpoint import (
     partial_folder,
     read_state,
 )
+from rl_cluster.learning.drift_alarm import check_drift
 from rl_cluster.learning.model_card import write_model_card
 from rl_cluster.models.source import resolve_model
 from rl_cluster.scheduling.curriculum import Curriculum
@@ -141,7 +142,7 @@ class Coordinator:
             ),
         )
         self.log.say(self.data.search_summary)
-        self.client = open_search(SearchAccess(self.data.search_app, config.search))
+        self.clients = open_search(SearchAccess(self.data.search_app, config.search))
         strategy = NodeAffinitySchedulingStrategy(self.learner.node_id, soft=False)
         self.sync = WeightSync.options(scheduling_strategy=strategy).remote()
         policy = StalenessPolicy(config.staleness.max_steps_off_policy, config.training.global_batch_size)
@@ -211,12 +212,14 @@ class Coordinator:
                     f"{folder} is gone, but learner.reference=start asks for it; restore it or start anew under another run_name."
                 )
             reference = str(folder)
+        else:
+            reference = await asyncio.to_thread(resolve_model, reference, "learner.reference")
         await self.learner.call("set_reference", self.config.training.step_timeout_s, reference)
 
     async def _demonstrations(self) -> list[list[Any]]:
         tasks = self.data.train[: self.config.warmup.demonstrations]
         self.log.say(f"writing {len(tasks)} demonstrations")
-        return await demonstration_rows(self.config, self.data.model_path, tasks, self.client)
+        return await demonstration_rows(self.config, self.data.model_path, tasks, self.clients)
 
     async def _supervised(self, rows: list[list[Any]], steps: int | None, seconds: float | None, name: str) -> int:
         """Clones on demonstrations for a number of steps or for a wall time; returns the steps made."""
@@ -284,6 +287,12 @@ class Coordinator:
             while self.completed_steps < training.max_steps:
                 groups = await self._next_groups(generating)
                 if groups is None:
+                    if not self.completed_steps:
+                        dropped = self.ledger.summary()["dropped_by_reason"]
+                        raise LearnerError(
+                            f"All epochs ended without a step, since every group was dropped ({dropped}); are the tasks too easy, too hard, "
+                            "or the search service down?"
+                        )
                     self.log.say("all epochs are trained")
                     break
                 await self._step(groups)
@@ -389,26 +398,24 @@ class Coordinator:
             gaps = await self.learner.reference_gaps(rows, config.training.step_timeout_s)
         batch = build_step_batch(groups, advantage.name, advantage_settings(config), self.completed_steps, gaps)
         update = await self.learner.update(batch.rows, update_settings(config), config.training.step_timeout_s)
-        self._check_drift(update)
+        check_drift(update, config.learner.drift_alarm)
         self.completed_steps += 1
         for group_id in groups:
             self.ledger.train(group_id, self.completed_steps)
         await self._publish()
         metrics = {**batch.metrics, **update, **(await self._system_metrics(started))}
         metrics |= self.alarms.after_step(groups, self.completed_steps)
+        training = config.training
+        metrics["training/global_step"] = float(self.completed_steps)
+        metrics["training/epoch"] = self.ledger.num_settled / len(self.data.train)
+        metrics["analysis/batch_completion_ratio"] = sum(map(len, groups.values())) / (
+            training.global_batch_size * training.group_size
+        )
         self.history.append({"step": self.completed_steps, **metrics})
         self.tracker.log_metrics(metrics, self.completed_steps)
         self.tracker.log_traces([t for group in groups.values() for t in group], self.completed_steps)
         self.log.emit("step", step=self.completed_steps, of=config.training.max_steps, metrics=metrics)
         self.wake.set()
-
-    def _check_drift(self, update: dict[str, float]) -> None:
-        gap, tokens = update["learner/own_version_gap_mean"], update["learner/own_version_tokens"]
-        if tokens and gap > self.config.learner.drift_alarm:
-            raise SamplerDriftError(
-                f"On {tokens:.0f} tokens sampled by the learner's own version, sampler and learner differ by {gap:.3f} on "
-                f"average (learner.drift_alarm={self.config.learner.drift_alarm}); the sampler does not run these weights."
-            )
 
     async def _system_metrics(self, training_started: float) -> dict[str, float]:
         metrics = await self.meter.step_metrics(training_started)

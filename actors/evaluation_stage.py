@@ -20,6 +20,7 @@ from rl_cluster.episodes.trajectory import Trajectory
 from rl_cluster.evaluation.external import get_external_metric
 from rl_cluster.evaluation.report import first_views
 from rl_cluster.evaluation.summary import EpisodeRecord
+from rl_cluster.tracking.evaluation_metrics import logprob_metrics, sampled_logprobs
 from rl_cluster.tracking.report import RunReport
 from rl_cluster.tracking.run_tracker import RunTracker
 
@@ -49,6 +50,7 @@ class EvaluationStage:
         started = time.monotonic()
         records, trajectories = await self._play(tasks, self.config.evaluation.validation_temperature, sequence)
         metrics = self.report.validation_metrics(records, step)
+        metrics |= logprob_metrics(sampled_logprobs(trajectories), "val")
         metrics["timing_s/eval"] = time.monotonic() - started
         if not metrics["val/infrastructure"]:
             values = [self.external(task, played) for task, played in zip(tasks, trajectories, strict=True)]
@@ -77,7 +79,9 @@ class EvaluationStage:
             started = time.monotonic()
             records, trajectories = await self._play(tasks, temperature, sequence)
             summary = self.report.add(name, temperature, records, step, first_views(tasks, trajectories))
-            self.tracker.log_metrics(self.report.metrics(name, temperature), completed_steps)
+            metrics = self.report.test_metrics(name, temperature, records)
+            metrics |= logprob_metrics(sampled_logprobs(trajectories), f"eval/{name}/t{temperature:g}")
+            self.tracker.log_metrics(metrics, completed_steps)
             self.tracker.log_traces(trajectories, completed_steps)
             seconds = time.monotonic() - started
             self.events.emit("evaluation", name=name, temperature=temperature, summary=summary, seconds=seconds)

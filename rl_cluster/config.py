@@ -63,17 +63,25 @@ class RolloutConfig(Section):
 
 
 class LossConfig(Section):
+    """`max_episode_tokens`: what `aggregation=const` divides by beside the episodes; null for max_turns replies of
+    sampling_max_tokens."""
+
     name: str
     clip_low: Annotated[float, Field(ge=0)]
     clip_high: Annotated[float, Field(ge=0)]
     dual_clip: Annotated[float, Field(gt=1)] | None
     aggregation: Literal["token_mean", "token_sum", "seq_mean_token_mean", "seq_mean_token_sum", "const"]
+    max_episode_tokens: Positive | None
 
     @model_validator(mode="after")
     def _band(self) -> LossConfig:
         if self.clip_low >= self.clip_high:
             raise ValueError(
                 f"clip_low={self.clip_low} is not under clip_high={self.clip_high}; both are absolute ratios, such as 0.8 and 1.2"
+            )
+        if self.max_episode_tokens is not None and self.aggregation != "const":
+            raise ValueError(
+                f"max_episode_tokens={self.max_episode_tokens} is read by aggregation=const only, not by {self.aggregation}; leave it out"
             )
         return self
 
@@ -120,6 +128,15 @@ class AlgorithmConfig(Section):
     correction: CorrectionConfig
     kl: KLConfig
     entropy_coefficient: Annotated[float, Field(ge=0)]
+
+    @model_validator(mode="after")
+    def _gap_is_weighed_once(self) -> AlgorithmConfig:
+        if self.loss.name == "gspo" and self.correction.kind != "none":
+            raise ValueError(
+                f"correction.kind={self.correction.kind!r} would weigh the gap to the sampler a second time, since gspo's ratio is that "
+                "of the episode to the sampler; set algorithm/correction=none"
+            )
+        return self
 
 
 class TrainingConfig(Section):
@@ -245,6 +262,10 @@ class TrackingConfig(Section):
         return self
 
 
+UNGROUPED_ADVANTAGES = ("monte_carlo", "reinforce_pp", "reinforce_pp_baseline")
+"""Advantages that are not 0 where all episodes of a group have the same reward."""
+
+
 class ClusterConfig(Section):
     name: str
     device: Literal["cpu", "cuda"]
@@ -295,6 +316,16 @@ class Config(Section):
                 raise ValueError(
                     "search.external.document_url is not set, but environment.tools offers read_document; set it"
                 )
+        if self.model.dtype == "bfloat16" and self.learner.zero_stage == 0:
+            raise ValueError(
+                "learner.zero_stage=0 would sum the gradients of model.dtype=bfloat16 in bfloat16; set learner.zero_stage=1 or more, "
+                "which keep float32 masters"
+            )
+        if self.training.drop_groups_without_signal and self.algorithm.advantage.name in UNGROUPED_ADVANTAGES:
+            raise ValueError(
+                f"training.drop_groups_without_signal=true would drop groups that algorithm.advantage={self.algorithm.advantage.name} learns "
+                "from, since it compares episodes over the batch; set it to false"
+            )
         needs_reference = self.algorithm.kl.coefficient > 0 or self.algorithm.advantage.kl_beta > 0
         if (needs_reference or self.algorithm.loss.name == "distillation") and self.learner.reference is None:
             raise ValueError(
@@ -344,7 +375,8 @@ _FREE = {
     "learner.num_threads", "learner.micro_batch_tokens", "learner.cpus_per_rank", "learner.drift_alarm", "evaluation.control", "evaluation.test_at_start",
     "evaluation.test_at_end", "evaluation.bootstrap_resamples", "evaluation.external_metric", "search.port", "search.host", "search.token_env", "search.timeout_s", "search.min_replicas", "search.max_replicas",
     "search.max_queued_requests", "search.max_batch", "search.memory_gib",
-    "search.start_timeout_s", "search.build_timeout_s", "search.cpus_per_replica", "search.max_ongoing_requests",
+    "search.start_timeout_s", "search.build_timeout_s", "search.cpus_per_replica", "search.gpus_per_replica", "search.device",
+    "search.max_ongoing_requests",
 }  # fmt: skip
 _BOUND_ROLLOUT = {"sampling_max_tokens", "max_sequence_length", "temperature", "sampling_top_p"}
 

@@ -10,15 +10,15 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from rl_cluster.config import Config, bound_settings
-from rl_cluster.errors import CheckpointError, ClusterError, ConfigError, DataError
+from rl_cluster.errors import CheckpointError, ClusterError, ConfigError, DataError, ModelError
+from rl_cluster.service.values import index_name
 
 if TYPE_CHECKING:
-    from rl_cluster.datasets.task import Task
-    from rl_cluster.retrieval.corpus import Corpus
+    from rl_cluster.datasets.task import Document, Task
 
 BUNDLED_CORPUS = "enterprise_kb"
 SIZE_SAMPLE = 200
-"""Documents over which the usual length of a tool answer is measured."""
+"""Documents of each corpus over which the usual length of a tool answer is measured."""
 
 
 def check_inputs(config: Config) -> None:
@@ -37,6 +37,7 @@ def check_inputs(config: Config) -> None:
         get_format(config.model.tool_format)
     _check_resume(config)
     _check_model(config)
+    _check_reference(config)
     _check_search(config)
     _check_data(config)
 
@@ -94,19 +95,42 @@ def _check_model(config: Config) -> None:
         )
 
 
+def _check_reference(config: Config) -> None:
+    """A reference or teacher scores the policy's own token ids, so that both must read them alike."""
+    if config.learner.reference in (None, "start"):
+        return
+    from transformers import AutoTokenizer
+
+    from rl_cluster.models.source import resolve_model
+
+    names = (config.model.name, config.learner.reference)
+    paths = (resolve_model(names[0]), resolve_model(names[1], "learner.reference"))
+    try:
+        policy, reference = (AutoTokenizer.from_pretrained(path, trust_remote_code=False).get_vocab() for path in paths)
+    except (OSError, ValueError) as error:
+        raise ModelError(
+            f"learner.reference={names[1]}: its tokenizer cannot be loaded ({error}); correct it."
+        ) from error
+    other = next((token for token, number in policy.items() if reference.get(token) != number), None)
+    if other is not None:
+        raise ModelError(
+            f"learner.reference={names[1]} has another token id for {other!r} than {names[0]}; choose a model with the same tokenizer."
+        )
+
+
 def _check_search(config: Config) -> None:
     if config.search.external is not None:
         from rl_cluster.service.http_search import http_search_settings
 
         http_search_settings(config.search)
         return
-    from rl_cluster.models.embedder import resolve_embedder
+    from rl_cluster.models.embedder import SentenceEmbedder
     from rl_cluster.retrieval.settings import settings_from_config
     from rl_cluster.service.access import token_digest
 
     token_digest(config.search.token_env)
     settings_from_config(config.search.model_dump(), ())
-    resolve_embedder(config.search.embedder)
+    SentenceEmbedder(config.search.embedder, max_tokens=config.search.embed_max_tokens)
 
 
 def _check_data(config: Config) -> None:
@@ -115,13 +139,10 @@ def _check_data(config: Config) -> None:
     from rl_cluster.retrieval.corpus import read_corpus
 
     folder = prepare_data(config.data)
-    corpus = read_corpus(folder / "corpus.parquet")
-    known = set(corpus.doc_ids)
     seen: dict[str, str] = {}
     everything: list[Task] = []
     for split in ("train", "validation", "test"):
         tasks = read_tasks(folder / "tasks.parquet", split, config.data.name)
-        check_tasks(tasks, known)
         everything += tasks
         for task in tasks:
             if task.task_id in seen:
@@ -142,10 +163,32 @@ def _check_data(config: Config) -> None:
                 f"training.global_batch_size={config.training.global_batch_size} is over the {len(tasks)} training tasks of "
                 f"{folder}; lower it or give more tasks."
             )
-    _check_size(config, everything, corpus)
+    sample: list[Document] = []
+    names = sorted({task.corpus for task in everything})
+    if config.search.external is not None and len(names) > 1:
+        raise ConfigError(
+            f"search.external={config.search.external.url} answers from one collection, but the tasks of {folder} ask {len(names)} corpora "
+            f"({', '.join(names[:5])}); train on one of them, or leave search.external out."
+        )
+    for name in names:
+        corpus = read_corpus(folder / "corpus.parquet", name)
+        check_tasks((task for task in everything if task.corpus == name), set(corpus.doc_ids), name)
+        sample += [corpus.at(position) for position in range(0, len(corpus), max(1, len(corpus) // SIZE_SAMPLE))]
+    _check_index_names(folder, names)
+    _check_size(config, everything, sample)
 
 
-def _check_size(config: Config, tasks: list[Task], corpus: Corpus) -> None:
+def _check_index_names(folder: Path, corpora: list[str]) -> None:
+    by_index: dict[str, str] = {}
+    for corpus in corpora:
+        other = by_index.setdefault(index_name(corpus), corpus)
+        if other != corpus:
+            raise DataError(
+                f"{folder / 'tasks.parquet'}: the corpora {other!r} and {corpus!r} would both be served as {index_name(corpus)!r}; rename one."
+            )
+
+
+def _check_size(config: Config, tasks: list[Task], sample: list[Document]) -> None:
     from transformers import AutoConfig, AutoTokenizer
 
     from rl_cluster.environments.search import SearchEnvironmentSettings
@@ -167,7 +210,7 @@ def _check_size(config: Config, tasks: list[Task], corpus: Corpus) -> None:
             environment.max_turns, environment.k, environment.max_k, environment.tools, environment.filter_fields
         ),
         tasks,
-        [corpus.at(position) for position in range(0, len(corpus), max(1, len(corpus) // SIZE_SAMPLE))],
+        sample,
         config.search.snippet_words,
         rollout.sampling_max_tokens,
     )
@@ -189,6 +232,9 @@ def resource_table(config: Config) -> tuple[Any, bool]:
     if config.search.external is None:
         cpus += 2 * config.search.min_replicas * config.search.cpus_per_replica
     gpus = rollout.num_workers * rollout.gpus_per_worker + learner.num_ranks * learner.gpus_per_rank
+    if config.search.external is None and config.search.needs_gpu:
+        comparing = 1 + ("hybrid_search" in config.environment.tools)
+        gpus += comparing * config.search.min_replicas * config.search.gpus_per_replica
     has = ray.cluster_resources()
     gib = 1 << 30
     asks = [("CPU", cpus, has.get("CPU", 0.0)), ("GPU", gpus, has.get("GPU", 0.0))]

@@ -9,13 +9,17 @@ import torch
 from rl_cluster.algorithms.corrections import CorrectionSettings, correction_weights
 from rl_cluster.algorithms.kl import Estimator, kl_estimate
 from rl_cluster.algorithms.losses import get_loss, needs_episode_ratio, needs_reference
-from rl_cluster.algorithms.types import LossInputs, LossSettings, TokenLoss
-from rl_cluster.errors import LearnerError
+from rl_cluster.algorithms.types import LossInputs, LossSettings, TokenLoss, importance_ratio
+from rl_cluster.errors import ConfigError, LearnerError
 
 
 @dataclass(frozen=True)
 class ObjectiveSettings:
-    """`loss` by name with its bounds; kl_coefficient and entropy_coefficient >= 0, both off at 0."""
+    """`loss` by name with its bounds; kl_coefficient and entropy_coefficient >= 0, both off at 0.
+
+    Raises ConfigError for a negative coefficient, and for a correction beside a loss whose ratio is that of the episode
+    to the sampling policy: the gap would be weighed twice.
+    """
 
     loss: str
     bounds: LossSettings = field(default_factory=LossSettings)
@@ -23,6 +27,15 @@ class ObjectiveSettings:
     kl_coefficient: float = 0.0
     kl_estimator: Estimator = "k2"
     entropy_coefficient: float = 0.0
+
+    def __post_init__(self) -> None:
+        for name in ("kl_coefficient", "entropy_coefficient"):
+            if not getattr(self, name) >= 0:
+                raise ConfigError(f"{name}={getattr(self, name)} is not a number of at least 0; 0 switches it off.")
+        if self.correction.kind != "none" and needs_episode_ratio(self.loss):
+            raise ConfigError(
+                f"loss={self.loss} already weighs whole episodes against the sampling policy; set algorithm/correction=none."
+            )
 
     @property
     def needs_episode_ratio(self) -> bool:
@@ -53,8 +66,8 @@ def objective(
 ) -> Objective:
     """The terms of every token. entropy [T] of the policy's distribution, with gradient when it is rewarded.
 
-    The divergence is weighted by the ratio to the sampling policy, so that it stays that of the current policy off
-    policy. Raises LearnerError when a reference is needed and missing.
+    The divergence is weighted by the token's ratio to the sampling policy, or by its correction, so that it stays that
+    of the current policy off policy. Raises LearnerError when a reference is needed and missing.
     """
     if settings.needs_reference and inputs.reference_logprobs is None:
         raise LearnerError(
@@ -69,13 +82,19 @@ def objective(
         )
         inputs = replace(inputs, proximal_logprobs=proximal)
     result = get_loss(settings.loss)(inputs, settings.bounds)
-    terms = result.terms if weight is None else weight * result.terms
+    if weight is None:
+        terms = result.terms
+    else:
+        terms = weight * result.terms
+        # The loss compares with the proximal policy, which is never missing.
+        result = replace(result, num_missing_behaviour=int(torch.isnan(inputs.behaviour_logprobs).sum()))
     sums = {} if bounded is None else {"correction_bounded": float(bounded.sum())}
     if inputs.reference_logprobs is not None:
         divergence = kl_estimate(inputs.logprobs, inputs.reference_logprobs, settings.kl_estimator)
         sums["reference_kl"] = float(divergence.detach().sum())
         if settings.kl_coefficient:
-            terms = terms + settings.kl_coefficient * (result.ratio if weight is None else weight) * divergence
+            gap = importance_ratio(inputs)[0].detach() if weight is None else weight
+            terms = terms + settings.kl_coefficient * gap * divergence
     if settings.entropy_coefficient:
         terms = terms - settings.entropy_coefficient * entropy
     return Objective(terms, result, sums)

@@ -36,7 +36,9 @@ async def demonstrate(
 ) -> Trajectory:
     """Plays `script` to its end. Raises DataError when it needs more turns than the environment gives."""
     trajectory = Trajectory(uuid.uuid4().hex, task_id, f"demonstration:{task_id}", [], Outcome.CANCELLED)
-    prompt = renderer.first_prompt(environment.system, environment.question, environment.tools)
+    head = (environment.system, environment.question, environment.tools)
+    prompt = renderer.first_prompt(*head)
+    exchanges: list[tuple[str, str]] = []
     observation: str | None = None
     while True:
         try:
@@ -48,7 +50,7 @@ async def demonstrate(
         turn = Turn(prompt, sampled, [math.nan] * len(sampled), [0] * len(sampled), text=text)
         trajectory.turns.append(turn)
         result = await environment.step(tool_format.parse(text, environment.tools))
-        turn.tool_calls, turn.found_ids = result.calls, result.found_ids
+        turn.tool_calls = result.calls
         if result.outcome is not None:
             trajectory.outcome, trajectory.ranking = result.outcome, result.ranking
             if result.outcome is not Outcome.FINISHED:
@@ -58,8 +60,5 @@ async def demonstrate(
             return trajectory
         turn.observations = [result.observation]
         observation = result.observation
-        prompt = [
-            *prompt,
-            *sampled,
-            *renderer.continuation(environment.system, environment.question, environment.tools, sampled, observation),
-        ]
+        exchanges.append((text, observation))
+        prompt = renderer.next_prompt(*head, prompt, sampled, exchanges)

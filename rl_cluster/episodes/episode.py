@@ -77,7 +77,9 @@ async def run_episode(
 
 async def _play(parts: EpisodeParts, environment: Environment, limits: EpisodeLimits, trajectory: Trajectory) -> None:
     renderer = parts.renderer
-    prompt = renderer.first_prompt(environment.system, environment.question, environment.tools)
+    head = (environment.system, environment.question, environment.tools)
+    prompt = renderer.first_prompt(*head)
+    exchanges: list[tuple[str, str]] = []
     while True:
         room = limits.max_sequence_length - len(prompt)
         if room < 1:
@@ -112,15 +114,10 @@ async def _play(parts: EpisodeParts, environment: Environment, limits: EpisodeLi
         result = await environment.step(parts.tool_format.parse(text, environment.tools))
         tool_s = time.monotonic() - before_tools
         turn.times = TurnTimes(sample.queue_s, sample.prefill_s, sample.decode_s, tool_s)
-        turn.tool_calls, turn.found_ids = result.calls, result.found_ids
+        turn.tool_calls = result.calls
         if result.outcome is not None:
             trajectory.outcome, trajectory.ranking = result.outcome, result.ranking
             return
         turn.observations = [result.observation]
-        prompt = [
-            *prompt,
-            *sample.token_ids,
-            *renderer.continuation(
-                environment.system, environment.question, environment.tools, sample.token_ids, result.observation
-            ),
-        ]
+        exchanges.append((text, result.observation))
+        prompt = renderer.next_prompt(*head, prompt, sample.token_ids, exchanges)

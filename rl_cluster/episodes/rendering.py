@@ -1,7 +1,9 @@
 """From messages to token ids through the model's own chat template, extended turn by turn.
 
 Invariant: ids that were sent or sampled are never produced again. After a reply only what follows it is rendered: the
-end of the assistant turn that the model did not sample itself, the observation, and the head of the next reply.
+end of the assistant turn that the model did not sample itself, the observation, and the head of the next reply. The one
+exception is a reply whose thinking the template strips from later turns: what follows it is a conversation that the model
+has not seen in these ids, so the whole prompt is rendered anew, and the next turn opens a row of its own.
 """
 
 from __future__ import annotations
@@ -13,6 +15,8 @@ from rl_cluster.errors import ModelError
 
 _MARK = "\u241e"
 _REPLY = f"{_MARK}REPLY{_MARK}"
+_THOUGHT = f"{_MARK}THOUGHT{_MARK}"
+_END_OF_THINKING = "</think>"
 """Stands for the sampled reply while a continuation is rendered; foreign text never holds the mark."""
 
 
@@ -32,11 +36,34 @@ class ChatRenderer:
         )
         self.stop_token_ids = self._stop_ids()
         self._check_template()
+        self.strips_thinking = self._strips_thinking()
 
     def first_prompt(self, system: str, question: str, tools: list[ToolSpec]) -> list[int]:
         """Ids of the conversation's head, ready for the first reply."""
         text = self._render(self._head(system, question), tools, generate=True)
         return self._encode(text)
+
+    def next_prompt(
+        self,
+        system: str,
+        question: str,
+        tools: list[ToolSpec],
+        prompt: list[int],
+        sampled: list[int],
+        exchanges: list[tuple[str, str]],
+    ) -> list[int]:
+        """Ids of the prompt that follows `prompt` and `sampled`.
+
+        exchanges: text of the reply and observation of every turn so far, the one just sampled last.
+        """
+        reply, observation = exchanges[-1]
+        if not (self.strips_thinking and _END_OF_THINKING in reply):
+            return [*prompt, *sampled, *self.continuation(system, question, tools, sampled, observation)]
+        messages = self._head(system, question)
+        for text, seen in exchanges:
+            messages.append({"role": "assistant", "content": text})
+            messages.append({"role": self.observation_role, "content": self.sanitise(seen)})
+        return self._encode(self._render(messages, tools, generate=True))
 
     def continuation(
         self, system: str, question: str, tools: list[ToolSpec], sampled: list[int], observation: str
@@ -89,6 +116,15 @@ class ChatRenderer:
             raise ModelError(
                 "The chat template does not show a reply as it was written; the next turn could not extend it."
             )
+
+    def _strips_thinking(self) -> bool:
+        thinking = f"<think>\n{_THOUGHT}\n{_END_OF_THINKING}\n\n{_REPLY}"
+        messages = [
+            *self._head("system", "question"),
+            {"role": "assistant", "content": thinking},
+            {"role": self.observation_role, "content": "observation"},
+        ]
+        return _THOUGHT not in self._render(messages, [], generate=True)
 
     def _head(self, system: str, question: str) -> list[dict[str, str]]:
         return [{"role": "system", "content": system}, {"role": "user", "content": self.sanitise(question)}]

@@ -9,11 +9,12 @@ from dataclasses import dataclass
 import numpy as np
 
 from rl_cluster.algorithms.advantages import get_advantage
-from rl_cluster.algorithms.types import AdvantageSettings, EpisodeBatch
+from rl_cluster.algorithms.types import AdvantageSettings, EpisodeBatch, TokenAdvantages
 from rl_cluster.episodes.trajectory import Trajectory
 from rl_cluster.errors import LearnerError
 from rl_cluster.sequences.extension import rows_from_trajectory, set_advantages
 from rl_cluster.sequences.row import TrainingRow
+from rl_cluster.tracking.evaluation_metrics import logprob_metrics
 
 
 @dataclass
@@ -56,8 +57,7 @@ def build_step_batch(
     batch = _episode_batch(episodes, rows, reference_gaps)
     advantages = get_advantage(advantage)(batch, settings)
     set_advantages(rows, {t.trajectory_id: a for t, a in zip(episodes, advantages, strict=True)})
-    means = np.array([values.mean() if len(values) else 0.0 for values in advantages])
-    metrics = _metrics(groups, episodes, rows, batch.rewards, batch.num_tokens, means, completed_steps)
+    metrics = _metrics(groups, episodes, rows, batch.rewards, batch.num_tokens, advantages, completed_steps)
     metrics["training/broken_prefixes"] = float(broken)
     return StepBatch(rows, metrics)
 
@@ -66,6 +66,11 @@ def _episode_batch(
     episodes: list[Trajectory], rows: list[TrainingRow], reference_gaps: Mapping[int, np.ndarray] | None
 ) -> EpisodeBatch:
     turn_rewards = [t.turn_rewards for t in episodes if t.turn_rewards is not None]
+    if turn_rewards and len(turn_rewards) < len(episodes):
+        without = next(t for t in episodes if t.turn_rewards is None)
+        raise LearnerError(
+            f"Trajectory {without.trajectory_id} has no rewards for its turns, but others of its step have; give all or none."
+        )
     gaps: dict[str, list[np.ndarray]] = {t.trajectory_id: [] for t in episodes}
     for index, row in enumerate(rows):
         if reference_gaps is not None:
@@ -74,7 +79,7 @@ def _episode_batch(
         [t.group_id for t in episodes],
         np.array([t.reward for t in episodes], dtype=np.float64),
         [[len(turn.sampled_ids) for turn in t.turns] for t in episodes],
-        turn_rewards if len(turn_rewards) == len(episodes) else None,
+        turn_rewards or None,
         [_transitions(t) for t in episodes],
         None if reference_gaps is None else [np.concatenate([*gaps[t.trajectory_id], np.zeros(0)]) for t in episodes],
     )
@@ -88,7 +93,13 @@ def _transitions(trajectory: Trajectory) -> list[Hashable]:
     steps: list[Hashable] = []
     before: Hashable = "start"
     for turn in trajectory.turns:
-        calls = tuple((call.name, json.dumps(call.arguments, sort_keys=True)) for call in turn.tool_calls)
+        # Malformed calls have no arguments to compare; the reply itself tells them apart.
+        malformed = any(call.error is not None for call in turn.tool_calls)
+        calls: Hashable = (
+            tuple(turn.sampled_ids)
+            if malformed
+            else tuple((call.name, json.dumps(call.arguments, sort_keys=True)) for call in turn.tool_calls)
+        )
         last = turn is trajectory.turns[-1]
         after: Hashable = (trajectory.outcome.value, *trajectory.ranking) if last else tuple(turn.found_ids)
         steps.append((before, calls, after))
@@ -102,17 +113,19 @@ def _metrics(
     rows: list[TrainingRow],
     rewards: np.ndarray,
     lengths: np.ndarray,
-    advantages: np.ndarray,
+    token_advantages: TokenAdvantages,
     completed_steps: int,
 ) -> dict[str, float]:
+    """Groups count as without signal where every advantage is 0, whatever their rewards."""
     turns = np.array([len(t.turns) for t in episodes])
+    advantages = np.array([values.mean() if len(values) else 0.0 for values in token_advantages])
     logprobs = np.concatenate([row.behaviour_logprobs[row.loss_mask] for row in rows])
-    nonzero = logprobs[logprobs != 0]
     tokens = sum(len(row) for row in rows)
     trained = int(sum(row.num_trained for row in rows))
     group_rewards = [np.array([t.reward for t in group], dtype=np.float64) for group in groups.values()]
     spread = np.array([values.max() - values.min() for values in group_rewards])
-    flat = spread == 0
+    moved = {t.group_id for t, values in zip(episodes, token_advantages, strict=True) if np.any(values)}
+    flat = np.array([group[0].group_id not in moved for group in groups.values()])
     group_means = np.array([values.mean() for values in group_rewards])
     valid = [values.mean() for values, is_flat in zip(group_rewards, flat, strict=True) if not is_flat]
     versions = [
@@ -145,13 +158,7 @@ def _metrics(
         "rollout/tokens/response_std": lengths.std(),
         "rollout/tokens/response_min": lengths.min(),
         "rollout/tokens/response_max": lengths.max(),
-        "rollout/logprob/zero_count": float((logprobs == 0).sum()),
-        "rollout/logprob/zero_frac": float((logprobs == 0).mean()),
         "rollout/logprob/zero_per_group": float((logprobs == 0).sum() / len(groups)),
-        "rollout/logprob/nz_mean": float(nonzero.mean()) if len(nonzero) else 0.0,
-        "rollout/logprob/nz_std": float(nonzero.std()) if len(nonzero) else 0.0,
-        "rollout/logprob/nz_min": float(nonzero.min()) if len(nonzero) else 0.0,
-        "rollout/logprob/nz_max": float(nonzero.max()) if len(nonzero) else 0.0,
         "rollout/advantage/mean": advantages.mean(),
         "rollout/advantage/std": advantages.std(),
         "rollout/advantage/min": advantages.min(),
@@ -169,6 +176,7 @@ def _metrics(
         "analysis/mean_group_reward_spread": float(spread.mean()),
         "staleness/age_mean": float(np.mean(ages)) if ages else 0.0,
         "staleness/age_max": float(max(ages, default=0)),
+        **logprob_metrics(logprobs, "rollout"),
     }
     for outcome in set(outcomes):
         metrics[f"rollout/outcome/{outcome.value}"] = outcomes.count(outcome) / len(outcomes)

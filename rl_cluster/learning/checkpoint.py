@@ -14,7 +14,8 @@ from typing import Any
 
 from rl_cluster.errors import CheckpointError
 
-_STATE = "run.json"
+STATE = "run.json"
+"""What makes a folder a checkpoint."""
 
 
 def checkpoint_folder(root: Path, step: int) -> Path:
@@ -37,7 +38,7 @@ def commit_checkpoint(root: Path, step: int, state: dict[str, Any], keep: int, p
         raise CheckpointError(
             f"{partial} holds no learner state: the learner's node does not share this folder; set output_dir to one that it shares."
         )
-    with open(partial / _STATE, "w") as file:
+    with open(partial / STATE, "w") as file:
         json.dump(state, file)
         file.flush()
         os.fsync(file.fileno())
@@ -52,12 +53,12 @@ def commit_checkpoint(root: Path, step: int, state: dict[str, Any], keep: int, p
 
 def checkpoint_steps(root: Path) -> list[int]:
     """Steps of all whole checkpoints, ascending."""
-    return sorted(int(path.parent.name.removeprefix("step_")) for path in root.glob(f"step_*/{_STATE}"))
+    return sorted(int(path.parent.name.removeprefix("step_")) for path in root.glob(f"step_*/{STATE}"))
 
 
 def read_state(folder: Path) -> dict[str, Any]:
     """The run's state of a checkpoint; CheckpointError when it cannot be read."""
     try:
-        return json.loads((folder / _STATE).read_text())
+        return json.loads((folder / STATE).read_text())
     except (OSError, ValueError) as error:
-        raise CheckpointError(f"{folder / _STATE} cannot be read ({error}); resume from another checkpoint.") from error
+        raise CheckpointError(f"{folder / STATE} cannot be read ({error}); resume from another checkpoint.") from error

@@ -7,7 +7,7 @@ from typing import Any
 
 import torch
 
-from rl_cluster.learning.policy import PolicyInputs
+from rl_cluster.learning.policy import NO_VERSION, PolicyInputs
 
 
 def episode_log_ratios(
@@ -24,7 +24,7 @@ def episode_log_ratios(
             logprobs, _ = policy(inputs)
         gap = logprobs - inputs.behaviour_logprobs
         gap = torch.where(torch.isnan(gap), torch.zeros_like(gap), gap).double().cpu()
-        episodes, real = inputs.episodes.cpu(), inputs.versions.cpu() >= 0
+        episodes, real = inputs.episodes.cpu(), inputs.versions.cpu() != NO_VERSION
         sums[0].index_add_(0, episodes[real], gap[real])
         sums[1].index_add_(0, episodes[real], torch.ones_like(gap)[real])
     if world_size > 1:

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import contextlib
 import json
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -67,6 +68,29 @@ def adapter_config_json(model: nn.Module) -> str:
         "target_modules": adapter_modules(model),
     }
     return json.dumps(shape)
+
+
+def write_hugging_face(
+    folder: str, model: Any, tokenizer: Any, tensors: Mapping[str, torch.Tensor], adapters: Mapping[str, torch.Tensor]
+) -> None:
+    """A plain Hugging Face folder (safetensors, tokenizer, chat template); `adapters`, where there are any, as peft reads them
+    below `adapter`."""
+    inner = model.get_base_model() if hasattr(model, "peft_config") else model
+    inner.config.save_pretrained(folder)
+    if getattr(inner, "generation_config", None) is not None:
+        inner.generation_config.save_pretrained(folder)
+    _save_tensors(tensors, Path(folder) / "model.safetensors")
+    tokenizer.save_pretrained(folder)
+    if adapters:
+        target = Path(folder) / "adapter"
+        model.peft_config["default"].save_pretrained(str(target))
+        _save_tensors(adapters, target / "adapter_model.safetensors")
+
+
+def _save_tensors(tensors: Mapping[str, torch.Tensor], path: Path) -> None:
+    from safetensors.torch import save_file
+
+    save_file({name: tensor.contiguous() for name, tensor in tensors.items()}, str(path), metadata={"format": "pt"})
 
 
 def hugging_face_name(name: str) -> str:

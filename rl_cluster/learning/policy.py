@@ -22,6 +22,9 @@ from rl_cluster.sequences.batching import MicroBatch
 HEAD_CHUNK = 512
 """Selected positions that are projected onto the vocabulary at once; bounds the memory for logits."""
 
+NO_VERSION = -1
+"""Marks the token of an empty pass."""
+
 
 @dataclass
 class PolicyInputs:
@@ -91,7 +94,7 @@ def empty_inputs() -> PolicyInputs:
         behaviour_logprobs=torch.full((1,), float("nan")),
         advantages=one,
         weights=one,
-        versions=zero - 1,
+        versions=torch.full((1,), NO_VERSION),
         episodes=zero,
     )
 
@@ -99,10 +102,12 @@ def empty_inputs() -> PolicyInputs:
 class PolicyModule(nn.Module):
     """Wraps a Hugging Face causal language model; `forward` gives log-probs and entropies [S], float32."""
 
-    def __init__(self, model: Any, temperature: float = 1.0, head_chunk: int | None = HEAD_CHUNK) -> None:
-        """`head_chunk` None projects all positions at once: under ZeRO-3 every rank must call the head equally often."""
+    def __init__(self, model: Any, temperature: float = 1.0, lockstep: bool = False) -> None:
+        """`lockstep`: all ranks call the head equally often, as ZeRO-3 needs, which gathers its weights at each call; a rank
+        with fewer positions than the others makes its last calls with none.
+        """
         super().__init__()
-        self.head_chunk = head_chunk
+        self.lockstep = lockstep
         self.model = model
         self.temperature = temperature
 
@@ -128,9 +133,8 @@ class PolicyModule(nn.Module):
         selected_SD = hidden_BLD[inputs.select_row, inputs.select_col]
         scale = self.temperature if temperature is None else temperature
         logprobs, entropies = [], []
-        size = self.head_chunk or max(1, len(selected_SD))
-        for start in range(0, len(selected_SD), size):
-            chunk = slice(start, start + size)
+        for index in range(self._num_chunks(selected_SD)):
+            chunk = slice(index * HEAD_CHUNK, (index + 1) * HEAD_CHUNK)
             arguments = (head, selected_SD[chunk], inputs.target_ids[chunk], scale, entropy_gradient)
             if torch.is_grad_enabled():
                 logprob, entropy = checkpoint(_project, *arguments, use_reentrant=False)
@@ -139,6 +143,14 @@ class PolicyModule(nn.Module):
             logprobs.append(logprob)
             entropies.append(entropy)
         return torch.cat(logprobs), torch.cat(entropies)
+
+    def _num_chunks(self, selected_SD: torch.Tensor) -> int:
+        chunks = -(-len(selected_SD) // HEAD_CHUNK)
+        if not self.lockstep:
+            return chunks
+        most = torch.tensor(chunks, device=selected_SD.device)
+        torch.distributed.all_reduce(most, op=torch.distributed.ReduceOp.MAX)
+        return int(most)
 
     def _body(self) -> Any:
         inner: Any = self.model.get_base_model() if hasattr(self.model, "peft_config") else self.model

@@ -22,7 +22,7 @@ from rl_cluster.algorithms.aggregation import token_weights
 from rl_cluster.algorithms.corrections import CorrectionSettings
 from rl_cluster.algorithms.objective import ObjectiveSettings, objective
 from rl_cluster.algorithms.types import LossInputs, LossSettings
-from rl_cluster.errors import CheckpointError, DeadlineError, LearnerError, ModelError
+from rl_cluster.errors import CheckpointError, DeadlineError, LearnerError
 from rl_cluster.learning.cpu_matmul import use_onednn_for_float32
 from rl_cluster.learning.episode_ratios import episode_log_ratios
 from rl_cluster.learning.export import (
@@ -31,8 +31,10 @@ from rl_cluster.learning.export import (
     adapter_tensors,
     hugging_face_name,
     merged_tensors,
+    write_hugging_face,
 )
-from rl_cluster.learning.policy import HEAD_CHUNK, PolicyInputs, PolicyModule, empty_inputs, inputs_from_micro_batch
+from rl_cluster.learning.loading import load_causal_model, load_policy
+from rl_cluster.learning.policy import PolicyInputs, PolicyModule, empty_inputs, inputs_from_micro_batch
 from rl_cluster.learning.reference import ReferencePolicy
 from rl_cluster.learning.settings import LearnerSettings, UpdateSettings, learning_rate_factor
 from rl_cluster.learning.update_metrics import UpdateSums
@@ -55,6 +57,7 @@ class LearnerRank:
         self.tokenizer: Any = None
         self.sender: Any = None
         self.reference: ReferencePolicy | None = None
+        self.max_positions: int | None = None
 
     def setup(self) -> None:
         """Joins the other ranks and builds the model. Raises DeadlineError when a rank is missing."""
@@ -92,9 +95,9 @@ class LearnerRank:
                 f"Learner rank {self.rank} of {self.world_size} could not meet the others at {self.master[0]}:"
                 f"{self.master[1]} within {settings.rendezvous_timeout_s:.0f} s: {error}"
             ) from error
-        policy = PolicyModule(
-            self._load_model(), settings.temperature, None if settings.zero_stage == 3 else HEAD_CHUNK
-        )
+        model, self.tokenizer = load_policy(settings)
+        self.max_positions = getattr(model.config, "max_position_embeddings", None)
+        policy = PolicyModule(model, settings.temperature, lockstep=settings.zero_stage == 3 and self.world_size > 1)
         trainable = [p for p in policy.parameters() if p.requires_grad]
         optimizer = torch.optim.AdamW(
             trainable,
@@ -110,32 +113,6 @@ class LearnerRank:
         )
         self.engine.train()
 
-    def _load_model(self) -> Any:
-        from transformers import AutoTokenizer
-
-        settings = self.settings
-        model = _load_causal_model(settings.model_path)
-        try:
-            self.tokenizer = AutoTokenizer.from_pretrained(settings.model_path, trust_remote_code=False)
-        except (OSError, ValueError) as error:
-            raise ModelError(f"{settings.model_path} has no tokenizer that can be loaded: {error}") from error
-        if settings.gradient_checkpointing:
-            model.gradient_checkpointing_enable(gradient_checkpointing_kwargs={"use_reentrant": False})
-        if settings.lora.rank:
-            from peft import LoraConfig, get_peft_model
-
-            model = get_peft_model(
-                model,
-                LoraConfig(
-                    r=settings.lora.rank,
-                    lora_alpha=settings.lora.alpha,
-                    lora_dropout=settings.lora.dropout,
-                    target_modules="all-linear",
-                    task_type="CAUSAL_LM",
-                ),
-            )
-        return model
-
     def _deepspeed_config(self) -> dict[str, Any]:
         settings = self.settings
         return {
@@ -145,15 +122,19 @@ class LearnerRank:
             "zero_optimization": {"stage": settings.zero_stage},
             "zero_allow_untested_optimizer": True,
             "bf16": {"enabled": settings.dtype == "bfloat16"},
+            # Micro-batches are summed in float32, whatever the model computes in.
+            "data_types": {"grad_accum_dtype": "fp32"},
             "steps_per_print": 10**9,
         }
 
     def update(self, rows: Sequence[TrainingRow], update: UpdateSettings, supervised: bool = False) -> dict[str, float]:
         """One optimiser step on `rows` (the whole batch, the same on every rank); returns metrics of all ranks.
 
-        Raises LearnerError when no token can be trained or the loss is not finite.
+        Raises LearnerError when no token can be trained, a row is longer than the model's positions, or the loss is not
+        finite; the weights have not moved then.
         """
         started = time.monotonic()
+        self._check_lengths(rows)
         goal = _objective(update)
         if goal.needs_reference and self.reference is None:
             raise LearnerError(f"loss={update.loss}, kl_coefficient={update.kl_coefficient}: set learner.reference.")
@@ -184,26 +165,28 @@ class LearnerRank:
             ratios = episode_log_ratios(self.engine.module, passes, len(episodes), self.world_size)
         for index, (batch, inputs) in enumerate(zip(mine, passes, strict=True)):
             self._accumulate(inputs, goal, ratios, sums, last=index == len(mine) - 1, real=batch is not None)
-        grad_norm = 0.0
-        if mine:
-            grad_norm = self._step()
+        metrics = self._reduce(sums)
+        grad_norm = self._step(metrics["learner/loss"]) if mine else 0.0
         if supervised:
             self.supervised_steps += 1
         else:
             self.completed_steps += 1
-        metrics = self._reduce(sums)
         metrics["learner/grad_norm"] = grad_norm
         metrics["learner/learning_rate"] = self._current_rate
         metrics["learner/micro_batches"] = float(len(batches))
         metrics["learner/positions"] = float(sum(batch.cost for batch in batches))
         metrics["learner/skipped_rows"] = float(len(rows) - len(active))
         metrics["timing_s/policy_update"] = time.monotonic() - started
-        if not np.isfinite(metrics["learner/loss"]) or not np.isfinite(grad_norm):
-            raise LearnerError(
-                f"Step {self.completed_steps}: loss {metrics['learner/loss']} with gradient norm {grad_norm} is not finite; "
-                "lower learner.learning_rate or resume from the last checkpoint."
-            )
         return metrics
+
+    def _check_lengths(self, rows: Sequence[TrainingRow]) -> None:
+        limit = self.max_positions
+        long = next((row for row in rows if limit is not None and len(row) > limit), None)
+        if long is not None:
+            raise LearnerError(
+                f"Trajectory {long.trajectory_id} has a row of {len(long)} tokens, but the model has {limit} positions; lower "
+                "rollout.max_sequence_length."
+            )
 
     def _accumulate(
         self,
@@ -235,15 +218,29 @@ class LearnerRank:
         if real:
             sums.add(inputs, logprobs.detach(), entropy.detach(), found, float(loss.detach()))
 
-    def _step(self) -> float:
-        """One step of the optimiser; returns the norm of the gradient before it was clipped."""
+    def _step(self, loss: float) -> float:
+        """One step of the optimiser; returns the norm of the gradient before it was clipped.
+
+        Raises LearnerError when loss or norm is not finite: before the weights move, except where DeepSpeed's own
+        optimiser is the first to know the norm.
+        """
         # DeepSpeed's own optimisers know the norm; without them (stage 0 in float32) it is lost by the step.
         gradients = [p.grad for p in self.engine.module.parameters() if p.grad is not None]
         own = self.settings.zero_stage == 0 and self.settings.dtype == "float32"
         norm = torch.nn.utils.get_total_norm(gradients) if own else None
+        self._check_finite(loss, 0.0 if norm is None else float(norm))
         self.engine.step()
         norm = self.engine.get_global_grad_norm() if norm is None else norm
-        return float(norm) if norm is not None else 0.0
+        found = float(norm) if norm is not None else 0.0
+        self._check_finite(loss, found)
+        return found
+
+    def _check_finite(self, loss: float, norm: float) -> None:
+        if not np.isfinite(loss) or not np.isfinite(norm):
+            raise LearnerError(
+                f"Step {self.completed_steps + 1}: loss {loss} with gradient norm {norm} is not finite; lower "
+                "learner.learning_rate or resume from the last checkpoint."
+            )
 
     def _reduce(self, sums: UpdateSums) -> dict[str, float]:
         totals, maxima = sums.as_tensors()
@@ -276,7 +273,7 @@ class LearnerRank:
 
     def set_reference(self, folder: str) -> None:
         """Loads the frozen model that objectives with a divergence or a teacher need."""
-        self.reference = ReferencePolicy(_load_causal_model, folder, self.settings.temperature, self.engine.device)
+        self.reference = ReferencePolicy(load_causal_model, folder, self.settings.temperature, self.engine.device)
 
     def reference_gaps(self, rows: Sequence[TrainingRow]) -> dict[int, np.ndarray]:
         """lb - lr of the trained tokens of this rank's share of `rows`, by the row's index: k1 as a part of the reward."""
@@ -362,25 +359,8 @@ class LearnerRank:
         adapters = {}
         if self.settings.lora.rank:
             adapters = adapter_tensors(self.engine.module.model, self.settings.zero_stage)
-        if self.rank != 0:
-            return
-        inner = self.engine.module.model
-        inner = inner.get_base_model() if hasattr(inner, "peft_config") else inner
-        inner.config.save_pretrained(folder)
-        if getattr(inner, "generation_config", None) is not None:
-            inner.generation_config.save_pretrained(folder)
-        from safetensors.torch import save_file
-
-        save_file(
-            {name: tensor.contiguous() for name, tensor in tensors.items()},
-            str(Path(folder) / "model.safetensors"),
-            metadata={"format": "pt"},
-        )
-        self.tokenizer.save_pretrained(folder)
-        if adapters:
-            target = Path(folder) / "adapter"
-            self.engine.module.model.peft_config["default"].save_pretrained(str(target))
-            save_file(adapters, str(target / "adapter_model.safetensors"), metadata={"format": "pt"})
+        if self.rank == 0:
+            write_hugging_face(folder, self.engine.module.model, self.tokenizer, tensors, adapters)
 
     def save(self, folder: str) -> None:
         """Writes model, optimiser and counters of this rank below `folder`; all ranks call it together."""
@@ -423,17 +403,6 @@ class LearnerRank:
     def parameter_names(self) -> list[str]:
         """Hugging Face names of all trained tensors."""
         return [hugging_face_name(n) for n, p in self.engine.module.model.named_parameters() if p.requires_grad]
-
-
-def _load_causal_model(folder: str) -> Any:
-    from transformers import AutoModelForCausalLM
-
-    try:
-        return AutoModelForCausalLM.from_pretrained(
-            folder, dtype=torch.float32, trust_remote_code=False, attn_implementation="sdpa"
-        )
-    except (OSError, ValueError) as error:
-        raise ModelError(f"{folder} cannot be loaded as a causal language model: {error}") from error
 
 
 def _objective(update: UpdateSettings) -> ObjectiveSettings:

@@ -23,15 +23,15 @@ def cache_root() -> Path:
     return Path(os.environ.get("RL_CLUSTER_CACHE", "~/.cache/rl_cluster")).expanduser().absolute()
 
 
-def resolve_model(name: str) -> str:
+def resolve_model(name: str, setting: str = "model.name") -> str:
     """Turns a model setting into what `from_pretrained` takes: a checked folder, or a hub id as it is.
 
-    Raises ModelError when a folder lacks its configuration, weights or tokenizer, or a bundled name is unknown.
+    `setting`: what the value stands in, for the message. Raises ModelError when a folder lacks its configuration, weights or tokenizer, or a bundled name is unknown.
     """
     if name.startswith(BUNDLED_PREFIX):
         if name != BUNDLED_PREFIX + BUNDLED_POLICY:
             raise ModelError(
-                f"model.name={name}: no such bundled model; use {BUNDLED_PREFIX}{BUNDLED_POLICY} or a folder."
+                f"{setting}={name}: no such bundled model; use {BUNDLED_PREFIX}{BUNDLED_POLICY} or a folder."
             )
         return str(bundled_policy())
     path = Path(name).expanduser()
@@ -39,20 +39,20 @@ def resolve_model(name: str) -> str:
     if not looks_like_folder:
         return name
     if not path.is_dir():
-        raise ModelError(f"model.name={name}: there is no such folder; give an existing folder or a hub id.")
-    check_model_folder(path)
+        raise ModelError(f"{setting}={name}: there is no such folder; give an existing folder or a hub id.")
+    check_model_folder(path, setting)
     return str(path.absolute())
 
 
-def check_model_folder(path: Path) -> None:
+def check_model_folder(path: Path, setting: str = "model.name") -> None:
     """Raises ModelError unless `path` holds a configuration, safetensors weights and a tokenizer."""
     if not (path / "config.json").is_file():
-        raise ModelError(f"model.name={path}: config.json is missing; save the model with save_pretrained().")
+        raise ModelError(f"{setting}={path}: config.json is missing; save the model with save_pretrained().")
     if not any(path.glob("*.safetensors")):
-        raise ModelError(f"model.name={path}: no *.safetensors file; save the weights with safe_serialization=True.")
+        raise ModelError(f"{setting}={path}: no *.safetensors file; save the weights with safe_serialization=True.")
     if not any((path / file).is_file() for file in ("tokenizer.json", "tokenizer.model", "vocab.json")):
         raise ModelError(
-            f"model.name={path}: the tokenizer is missing; save it there with tokenizer.save_pretrained()."
+            f"{setting}={path}: the tokenizer is missing; save it there with tokenizer.save_pretrained()."
         )
 
 

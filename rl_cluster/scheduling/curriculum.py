@@ -1,8 +1,8 @@
 """`Curriculum`: which task to play next, by how often the policy solves it.
 
-A task that is never solved, or always, teaches a group-based advantage nothing. Each task keeps an estimate of its mean
-score; tasks solved sometimes are preferred, and among them the harder ones. Unknown tasks count as solved half of the
-time. Every task keeps a floor, so that none is forgotten and a task that became solvable is found again.
+A task whose episodes all score alike teaches a group-based advantage nothing. Each task keeps an estimate of its mean
+score and of the variance among its episodes; tasks solved sometimes are preferred, and among them the harder ones. Unknown
+tasks count as solved half of the time. Every task keeps a floor, so that none is forgotten and a task that became solvable is found again.
 
 Invariants: a choice depends on the seed, on how many choices came before and on the observed scores alone; a curriculum
 that is saved and loaded chooses as the saved one would have.
@@ -33,21 +33,28 @@ class Curriculum:
         self.settings = settings or CurriculumSettings()
         self._seed = seed
         self._choices = 0
-        self._scores: dict[str, float] = {}
+        self._scores: dict[str, tuple[float, float]] = {}
 
     def observe(self, task_id: str, scores: Sequence[float]) -> None:
         """The scores in [0, 1] of a finished group's episodes; failures count as 0."""
         if not scores:
             return
-        mean = sum(min(1.0, max(0.0, score)) for score in scores) / len(scores)
-        before = self._scores.get(task_id)
+        inside = [min(1.0, max(0.0, score)) for score in scores]
+        mean = sum(inside) / len(inside)
+        variance = sum((score - mean) ** 2 for score in inside) / max(1, len(inside) - 1)
+        old_mean, old_variance = self._scores.get(task_id, (mean, variance))
         memory = self.settings.memory
-        self._scores[task_id] = mean if before is None else memory * before + (1 - memory) * mean
+        self._scores[task_id] = (
+            memory * old_mean + (1 - memory) * mean,
+            memory * old_variance + (1 - memory) * variance,
+        )
 
     def weight(self, task_id: str) -> float:
-        """floor + (1 - floor) * 4 p (1 - p) * (1 - p / 2), p the task's estimate, 1/2 when it is unknown."""
-        p = self._scores.get(task_id, 0.5)
-        return self.settings.floor + (1 - self.settings.floor) * 4 * p * (1 - p) * (1 - p / 2)
+        """floor + (1 - floor) * min(1, 4 v) * (1 - p / 2), with p the estimated mean of the task's scores and v that of their
+        variance (ddof 1; p (1 - p) where a score is 0 or 1); p = 1/2 and v = 1/4 when it is unknown.
+        """
+        p, v = self._scores.get(task_id, (0.5, 0.25))
+        return self.settings.floor + (1 - self.settings.floor) * min(1.0, 4 * v) * (1 - p / 2)
 
     def choose(self, candidates: Sequence[str], count: int) -> list[str]:
         """Up to `count` different tasks, each drawn with a probability in proportion to its weight."""
@@ -59,13 +66,13 @@ class Curriculum:
 
     def state_dict(self) -> dict[str, Any]:
         """Everything a resumed run needs, of JSON types alone."""
-        return {"choices": self._choices, "scores": dict(self._scores)}
+        return {"choices": self._choices, "scores": {task_id: list(both) for task_id, both in self._scores.items()}}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Goes on where the saved curriculum stood. Raises CheckpointError for a malformed state."""
         try:
             choices = int(state["choices"])
-            scores = {str(task_id): float(score) for task_id, score in state["scores"].items()}
+            scores = {str(task_id): (float(mean), float(var)) for task_id, (mean, var) in state["scores"].items()}
         except (KeyError, TypeError, ValueError, AttributeError) as error:
             raise CheckpointError(
                 f"The saved curriculum is malformed ({error!r}); take an older checkpoint."

@@ -170,9 +170,14 @@ class TaskLedger:
         return len(self._open)
 
     @property
+    def num_settled(self) -> int:
+        """Groups trained or dropped."""
+        return len(self._steps) + len(self._reasons)
+
+    @property
     def is_exhausted(self) -> bool:
         """Whether every group of every epoch is trained or dropped."""
-        return len(self._steps) + len(self._reasons) == len(self._task_ids) * self._max_epochs
+        return self.num_settled == len(self._task_ids) * self._max_epochs
 
     def summary(self) -> dict[str, Any]:
         """Counts by state (`total` is tasks times epochs) and, under `dropped_by_reason`, by reason; JSON-ready."""

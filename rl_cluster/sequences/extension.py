@@ -16,7 +16,7 @@ import numpy.typing as npt
 
 from rl_cluster.episodes.trajectory import Trajectory, Turn
 from rl_cluster.errors import LearnerError
-from rl_cluster.sequences.row import TrainingRow
+from rl_cluster.sequences.row import MIXED_VERSIONS, TrainingRow
 
 
 class TrajectoryRows(NamedTuple):
@@ -112,6 +112,8 @@ class _OpenRow:
             mask[first:end] = True
             logprobs[first:end] = turn.logprobs
             versions[first:end] = turn.weight_versions
+            # Versions only grow, so the tokens after an update under way are the last ones.
+            versions[end - turn.mixed_cache_tokens : end] = MIXED_VERSIONS
             turns[start:end] = index
         return TrainingRow(
             trajectory_id=trajectory.trajectory_id,

@@ -7,13 +7,16 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
+MIXED_VERSIONS = -2
+"""The weight version of a token that was sampled over keys and values of older weights than its own."""
+
 
 @dataclass
 class TrainingRow:
     """One row; all arrays have the same length T.
 
     token_ids [T] int32; loss_mask [T] bool, true on sampled tokens; behaviour_logprobs [T] float32 and weight_versions
-    [T] int32, meaningful where the mask is true (0.0 and -1 elsewhere); advantages [T] float32, 0 off the mask;
+    [T] int32, meaningful where the mask is true (0.0 and -1 elsewhere; MIXED_VERSIONS where no one version sampled); advantages [T] float32, 0 off the mask;
     turn_index [T] int16, the turn of the episode that a token belongs to (an observation counts to the turn it opens).
     """
 

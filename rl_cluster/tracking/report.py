@@ -19,13 +19,12 @@ from rl_cluster.config import Config, bound_settings
 from rl_cluster.datasets.task import Task
 from rl_cluster.evaluation.comparison import compare_systems
 from rl_cluster.evaluation.measures import MeasureSettings
-from rl_cluster.evaluation.metrics import pass_at_k, pass_power_k
 from rl_cluster.evaluation.report import ReportContent, Views, question_views, write_report
 from rl_cluster.evaluation.statistics import bootstrap_mean_ci
 from rl_cluster.evaluation.summary import EpisodeRecord, SystemSummary, compare, summarise
 from rl_cluster.evaluation.table import result_table
+from rl_cluster.tracking.evaluation_metrics import SUCCESS_THRESHOLD, reward_metrics
 
-SUCCESS_THRESHOLD = 0.9
 _VALIDATIONS = "validations.json"
 PAIRS = {"paired": ("before", "after"), "paired_control": ("control", "after")}
 
@@ -99,37 +98,26 @@ class RunReport:
         resamples = self.config.evaluation.bootstrap_resamples
         return summarise(self.records[name, temperature], resamples=resamples, seed=self.config.seed)
 
-    def metrics(self, name: str, temperature: float) -> dict[str, float]:
-        """Flat numbers of one evaluation for the tracker."""
-        summary = self.summary(name, temperature)
-        prefix = f"eval/{name}/t{temperature:g}"
-        return {f"{prefix}/ndcg@10": summary.ndcg.mean, f"{prefix}/failure_rate": summary.failure_rate.mean}
-
     def validation_metrics(self, records: list[EpisodeRecord], step: int) -> dict[str, float]:
         """Validation numbers under the managed service's names, and nDCG@10."""
-        lost = [record for record in records if record.outcome.is_infrastructure_failure]
-        records = [record for record in records if not record.outcome.is_infrastructure_failure]
-        if not records:
-            return {"val/infrastructure": float(len(lost))}
-        rewards = [record.ndcg if record.finished else -1.0 for record in records]
-        successes = sum(record.score >= SUCCESS_THRESHOLD for record in records)
-        summary = summarise(records, resamples=1000, seed=step)
+        return self._metrics(records, "val", summarise_seed=step)
+
+    def test_metrics(self, name: str, temperature: float, records: list[EpisodeRecord]) -> dict[str, float]:
+        """The same of one evaluation, below `eval/NAME/tT`."""
+        return self._metrics(records, f"eval/{name}/t{temperature:g}", summarise_seed=0)
+
+    @staticmethod
+    def _metrics(records: list[EpisodeRecord], prefix: str, summarise_seed: int) -> dict[str, float]:
+        played = [record for record in records if not record.outcome.is_infrastructure_failure]
+        metrics = {f"{prefix}/infrastructure": float(len(records) - len(played))}
+        if not played:
+            return metrics
+        summary = summarise(played, resamples=1000, seed=summarise_seed)
         return {
-            "val/infrastructure": float(len(lost)),
-            "val/reward/mean": sum(rewards) / len(rewards),
-            "val/reward/min": min(rewards),
-            "val/reward/max": max(rewards),
-            "val/reward/zero_frac": sum(reward == 0 for reward in rewards) / len(rewards),
-            "val/reward/pass_at_1": pass_at_k(len(records), successes, 1),
-            "val/reward/pass_power_1": pass_power_k(len(records), successes, 1),
-            "val/reward/succeeded_rollouts": float(successes),
-            "val/reward/failed_rollouts": float(sum(not record.finished for record in records)),
-            "val/reward/num_prompts": float(len(records)),
-            "val/reward/success_threshold": SUCCESS_THRESHOLD,
-            "val/ndcg@10": summary.ndcg.mean,
-            "val/failure_rate": summary.failure_rate.mean,
-            "val/turns/mean": sum(record.turns for record in records) / len(records),
-            "val/tokens/response_mean": sum(record.sampled_tokens for record in records) / len(records),
+            **metrics,
+            **reward_metrics(played, prefix),
+            f"{prefix}/ndcg@10": summary.ndcg.mean,
+            f"{prefix}/failure_rate": summary.failure_rate.mean,
         }
 
     def finish(self, ledger: dict[str, Any], history: list[dict[str, float]], rl_seconds: float) -> list[Path]:

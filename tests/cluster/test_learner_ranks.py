@@ -4,10 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from pathlib import Path
+from unittest.mock import patch
 
 import numpy as np
 import pytest
 
+from rl_cluster.learning import policy
 from rl_cluster.learning.settings import LoraSettings, UpdateSettings
 from rl_cluster.sequences.row import TrainingRow
 from tests.helpers.objectives import OBJECTIVES, objective_gradients, split_rows
@@ -19,6 +21,7 @@ from tests.helpers.tiny_learner import (
     learner_rank,
     make_rows,
     parameters,
+    save_moved_model,
     save_tiny_model,
 )
 
@@ -33,6 +36,13 @@ Weights = dict[str, np.ndarray]
 def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("model")
     save_tiny_model(folder, tied=True)
+    return folder
+
+
+@pytest.fixture(scope="module")
+def teacher(tmp_path_factory: pytest.TempPathFactory, model: Path) -> Path:
+    folder = tmp_path_factory.mktemp("teacher")
+    save_moved_model(model, folder)
     return folder
 
 
@@ -69,7 +79,7 @@ def save_publish_load(
     with learner_rank(model, rank, world, port, zero_stage=stage) as learner:
         learner.update(make_rows(), UPDATE)
         learner.save(str(folder / "checkpoint"))
-        for _ in range(5):
+        for _ in range(50):
             learner.publish(str(folder / "snapshot.safetensors"), ids, "node")
         learner.update(make_rows(seed=1), UPDATE)
         expected = parameters(learner)
@@ -110,10 +120,18 @@ def test_update_two_ranks_with_adapters_agree_at_stages_0_and_3(processes: Proce
 
 
 def update_objective(
-    rank: int, world: int, port: int, model: Path, stage: int, rows: list[TrainingRow], settings: UpdateSettings
+    rank: int,
+    world: int,
+    port: int,
+    model: Path,
+    stage: int,
+    rows: list[TrainingRow],
+    settings: UpdateSettings,
+    reference: Path | None,
 ) -> tuple[Weights, Weights]:
     with learner_rank(model, rank, world, port, zero_stage=stage, micro_batch_tokens=48) as learner:
-        learner.set_reference(str(model))
+        if reference is not None:
+            learner.set_reference(str(reference))
         before = parameters(learner)
         learner.update(rows, settings)
         return before, parameters(learner)
@@ -122,12 +140,19 @@ def update_objective(
 @pytest.mark.parametrize("stage", [0, 3])
 @pytest.mark.parametrize(("goal", "settings", "needs_reference"), OBJECTIVES)
 def test_update_two_ranks_with_an_objective_over_episodes_take_the_step_of_one(
-    processes: Processes, model: Path, stage: int, goal: str, settings: UpdateSettings, needs_reference: bool
+    processes: Processes,
+    model: Path,
+    teacher: Path,
+    stage: int,
+    goal: str,
+    settings: UpdateSettings,
+    needs_reference: bool,
 ) -> None:
     """An episode whose rows lie on different ranks has one ratio."""
-    rows = split_rows()
-    gradients = objective_gradients(model, rows, goal, model if needs_reference else None)
-    for before, after in processes.call(DEADLINE_S, update_objective, model, stage, rows, settings):
+    rows, reference = split_rows(), teacher if needs_reference else None
+    gradients = objective_gradients(model, rows, goal, reference)
+    assert max(np.abs(gradient).max() for gradient in gradients.values()) > 1e-3
+    for before, after in processes.call(DEADLINE_S, update_objective, model, stage, rows, settings, reference):
         for name, gradient in gradients.items():
             step = first_step(gradient)
             np.testing.assert_allclose(
@@ -144,3 +169,54 @@ def test_publish_after_save_and_load_two_ranks_go_on(
         for name in expected:
             np.testing.assert_allclose(after[name], expected[name], atol=1e-6, err_msg=name)
     assert (tmp_path / "snapshot.safetensors").is_file()
+
+
+def save_both(rank: int, world: int, port: int, model: Path, stage: int, lora: LoraSettings, folder: Path) -> Weights:
+    with learner_rank(model, rank, world, port, zero_stage=stage, lora=lora) as learner:
+        learner.update(make_rows(), UPDATE)
+        learner.save(str(folder))
+        return parameters(learner)
+
+
+@pytest.mark.parametrize("stage", [1, 3])
+@pytest.mark.parametrize("lora", [LoraSettings(), LoraSettings(rank=4, alpha=8)])
+def test_export_checkpoint_of_two_ranks_is_the_model_they_hold(
+    processes: Processes, model: Path, tmp_path: Path, stage: int, lora: LoraSettings
+) -> None:
+    from safetensors.numpy import load_file
+
+    from rl_cluster.learning.checkpoint_export import export_checkpoint
+
+    held, _ = processes.call(DEADLINE_S, save_both, model, stage, lora, tmp_path / "c")
+    (tmp_path / "out").mkdir()
+    export_checkpoint(tmp_path / "c", tmp_path / "out")
+    exported = load_file(tmp_path / "out" / "model.safetensors")
+    assert exported.keys() == held.keys()
+    for name in held:
+        np.testing.assert_allclose(exported[name], held[name], atol=1e-6, err_msg=name)
+
+
+def update_in_chunks(
+    rank: int, world: int, port: int, model: Path, stage: int, rows: list[TrainingRow]
+) -> tuple[Weights, Weights]:
+    with (
+        patch.object(policy, "HEAD_CHUNK", 3),
+        learner_rank(model, rank, world, port, zero_stage=stage, micro_batch_tokens=48) as learner,
+    ):
+        before = parameters(learner)
+        learner.update(rows, UPDATE)
+        return before, parameters(learner)
+
+
+@pytest.mark.parametrize("stage", [0, 3])
+def test_update_two_ranks_whose_heads_have_unequal_chunks_take_the_step_of_one(
+    processes: Processes, model: Path, stage: int
+) -> None:
+    rows = make_rows(groups=3, per_group=1)
+    _, gradients = expected_gradients(model, rows)
+    for before, after in processes.call(DEADLINE_S, update_in_chunks, model, stage, rows):
+        for name, gradient in gradients.items():
+            step = first_step(gradient)
+            np.testing.assert_allclose(
+                before[name] - after[name], step, atol=2e-4 * np.abs(step).max() + 1e-7, rtol=0, err_msg=name
+            )

@@ -85,6 +85,18 @@ def save_tiny_model(folder: Path, tied: bool, tokenizer: bool = True) -> None:
         fast.save_pretrained(folder)
 
 
+def save_moved_model(model: Path, folder: Path) -> None:
+    """The same model with every weight a twentieth larger."""
+    import torch
+    from transformers import AutoModelForCausalLM
+
+    moved = AutoModelForCausalLM.from_pretrained(model, dtype=torch.float32)
+    with torch.no_grad():
+        for parameter in moved.parameters():
+            parameter.mul_(1.05)
+    moved.save_pretrained(folder)
+
+
 def make_rows(groups: int = 2, per_group: int = 3, seed: int = 0, prefix: int = 20) -> list[TrainingRow]:
     """Rows of several turns; the rows of a group share a prompt long enough to be computed once."""
     random = np.random.default_rng(seed)

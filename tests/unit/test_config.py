@@ -219,6 +219,7 @@ OUT_OF_RANGE = [
     "search.vector.probes=0",
     "search.vector.code_bytes=0",
     "search.vector.refine=0",
+    "search.vector.device=gpu",
     "search.fusion.method=borda",
     "search.fusion.depth=0",
     "search.fusion.rrf_k=-1.0",
@@ -236,6 +237,8 @@ OUT_OF_RANGE = [
     "search.port=65536",
     "search.max_ongoing_requests=0",
     "search.cpus_per_replica=-1.0",
+    "search.gpus_per_replica=-1.0",
+    "search.device=mps",
     "search.start_timeout_s=-1.0",
     "rollout.num_workers=0",
     "rollout.rollout_max_concurrency=0",
@@ -379,6 +382,27 @@ def test_load_config_crossed_clip_bounds_are_refused() -> None:
     assert "clip_low=1.2" in message
     assert "clip_high=0.8" in message
     assert "algorithm.loss" in message
+
+
+def test_load_config_bfloat16_without_float32_masters_is_refused() -> None:
+    assert "would sum the gradients" in refusal("model.dtype=bfloat16", "learner.zero_stage=0")
+    assert load_config(["model.dtype=bfloat16", "learner.zero_stage=1"]).learner.zero_stage == 1
+
+
+def test_load_config_correction_beside_gspo_is_refused() -> None:
+    assert "a second time" in refusal("algorithm/loss=gspo", "algorithm/correction=truncate")
+
+
+@pytest.mark.parametrize("advantage", ["monte_carlo", "reinforce_pp", "reinforce_pp_baseline"])
+def test_load_config_dropping_groups_that_an_advantage_learns_from_is_refused(advantage: str) -> None:
+    message = refusal(f"algorithm/advantage={advantage}", "training.drop_groups_without_signal=true")
+    assert f"algorithm.advantage={advantage} learns from" in message
+
+
+def test_load_config_constant_normaliser_can_be_stated_where_it_is_read() -> None:
+    stated = "algorithm.loss.max_episode_tokens=900"
+    assert load_config(["algorithm.loss.aggregation=const", stated]).algorithm.loss.max_episode_tokens == 900
+    assert "is read by aggregation=const only, not by token_mean" in refusal(stated)
 
 
 def test_load_config_relative_clip_bounds_are_refused() -> None:

@@ -24,8 +24,16 @@ def trained(seed: int = 0) -> Curriculum:
 
 def test_weight_solved_sometimes_and_harder_comes_first() -> None:
     weights = {task_id: trained().weight(task_id) for task_id in TASKS}
-    assert sorted(weights, key=weights.__getitem__, reverse=True)[:3] == ["unknown", "seldom", "often"]
+    assert sorted(weights, key=weights.__getitem__, reverse=True)[:3] == ["seldom", "unknown", "often"]
     assert weights["always"] == weights["never"] == CurriculumSettings().floor
+
+
+def test_weight_same_middling_score_every_time_teaches_nothing() -> None:
+    curriculum = Curriculum(0)
+    curriculum.observe("stuck", [0.43] * 4)
+    curriculum.observe("mixed", [0.2, 0.9, 0.4, 0.1])
+    assert curriculum.weight("stuck") == pytest.approx(CurriculumSettings().floor)
+    assert CurriculumSettings().floor < curriculum.weight("mixed") < curriculum.weight("unknown")
 
 
 def test_choose_frequency_follows_weight_and_reaches_every_task() -> None:

@@ -36,6 +36,7 @@ from rl_cluster.inference.sampling import Sample, SamplingSettings
 from rl_cluster.models.source import resolve_model
 from rl_cluster.rewards import get_reward
 from rl_cluster.sequences.extension import rows_from_trajectory
+from rl_cluster.sequences.row import MIXED_VERSIONS
 
 TASK = Task("t1", "Which runbook covers the north pump?", "kb", {"d1": 3.0, "d2": 1.0}, excluded=("x1", "x2"))
 SETTINGS = SearchEnvironmentSettings(max_turns=4, k=4, max_k=10)
@@ -168,7 +169,10 @@ def test_rows_of_an_unbroken_episode_are_one_row_with_the_sampled_tokens_trained
     assert row.token_ids[row.loss_mask].tolist() == expected
     logprobs = [value for sample in policy.samples for value in sample.logprobs]
     assert row.behaviour_logprobs[row.loss_mask].tolist() == np.array(logprobs, np.float32).tolist()
-    versions = [value for sample in policy.samples for value in sample.weight_versions]
+    versions: list[int] = []
+    for sample in policy.samples:
+        own = len(sample.token_ids) - sample.mixed_cache_tokens
+        versions += [*sample.weight_versions[:own], *[MIXED_VERSIONS] * sample.mixed_cache_tokens]
     assert row.weight_versions[row.loss_mask].tolist() == versions
     for turn in trajectory.turns:
         start = len(turn.prompt_ids)

@@ -224,11 +224,18 @@ def test_llama3_python_tag_before_a_call_is_dropped() -> None:
     assert only_call(get_format("llama3").parse(text, TOOLS)) == ToolCall("bm25_search", {"query": "A"})
 
 
-@pytest.mark.parametrize("separator", ["; ", "\n", ""])
-def test_llama3_several_calls_are_malformed(separator: str) -> None:
-    one = '{"name": "bm25_search", "parameters": {"query": "A"}}'
-    call = only_call(get_format("llama3").parse(separator.join([one, one]), TOOLS))
-    assert "not valid JSON" in (call.error or "")
+@pytest.mark.parametrize("separator", ["; ", "\n", "", " and then "])
+def test_llama3_several_calls_are_read_in_order(separator: str) -> None:
+    calls = [{"name": "bm25_search", "parameters": {"query": query}} for query in ("A {x}", "B")]
+    parsed = get_format("llama3").parse(separator.join(map(json.dumps, calls)), TOOLS)
+    assert parsed == ParsedReply([ToolCall("bm25_search", {"query": query}) for query in ("A {x}", "B")])
+
+
+def test_llama3_second_call_cut_off_leaves_the_first() -> None:
+    text = '{"name": "bm25_search", "parameters": {"query": "A"}}; {"name": "bm25_search", "parameters": {"que'
+    first, second = get_format("llama3").parse(text, TOOLS).calls
+    assert first == ToolCall("bm25_search", {"query": "A"})
+    assert "not valid JSON" in (second.error or "")
 
 
 def test_llama3_call_cut_off_is_malformed() -> None:
@@ -236,9 +243,10 @@ def test_llama3_call_cut_off_is_malformed() -> None:
     assert "not valid JSON" in (call.error or "")
 
 
-def test_llama3_text_before_a_call_makes_it_no_call() -> None:
-    text = 'Let me search. {"name": "bm25_search", "parameters": {"query": "A"}}'
-    assert get_format("llama3").parse(text, TOOLS) == ParsedReply()
+@pytest.mark.parametrize("key", ["parameters", "arguments"])
+def test_llama3_text_around_a_call_is_passed_over(key: str) -> None:
+    text = f'Let me search {{now}}. {{"name": "bm25_search", "{key}": {{"query": "A"}}}} answer: d1'
+    assert get_format("llama3").parse(text, TOOLS) == ParsedReply([ToolCall("bm25_search", {"query": "A"})])
 
 
 @pytest.mark.parametrize("name", ["hermes", "llama3"])

@@ -75,14 +75,24 @@ def test_rows_scripted_episode_equal_the_golden_file(kind: str) -> None:
     assert rows_of(kind) == json.loads((GOLDEN / f"{kind}.json").read_text())
 
 
-@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("kind", [kind for kind in KINDS if kind != "hermes_stripping"])
 def test_rows_one_row_holds_the_whole_episode_and_trains_what_was_sampled(kind: str) -> None:
-    """No template breaks the prefix: what was sampled, thinking included, is extended and never rendered again."""
+    """What was sampled, thinking included, is extended and never rendered again."""
     (row,) = json.loads((GOLDEN / f"{kind}.json").read_text())
     assert row["trained_text"].count("answer: d1 d2") == 1
     assert "error: there is no tool 'web_search'" in row["text"]
     assert "error:" not in row["trained_text"]
     assert ("<think>" in row["trained_text"]) is kind.startswith("hermes")
+
+
+def test_rows_stripped_thinking_opens_a_row_and_the_turns_after_it_extend_that() -> None:
+    first, second = json.loads((GOLDEN / "hermes_stripping.json").read_text())
+    assert "The pump has a runbook." in first["trained_text"]
+    assert "The pump has a runbook." not in second["text"]
+    assert set(first["turn_index"]) == {0}
+    assert set(second["turn_index"]) == {1, 2}
+    assert second["trained_text"].count("answer: d1 d2") == 1
+    assert "vector_search" not in second["trained_text"]
 
 
 if __name__ == "__main__":

@@ -18,6 +18,7 @@ from tests.helpers.tiny_learner import (
     learner_rank,
     make_rows,
     parameters,
+    save_moved_model,
     save_tiny_model,
 )
 
@@ -44,16 +45,8 @@ def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def teacher(tmp_path_factory: pytest.TempPathFactory, model: Path) -> Path:
-    """The same model, moved."""
-    import torch
-    from transformers import AutoModelForCausalLM
-
     folder = tmp_path_factory.mktemp("teacher")
-    moved = AutoModelForCausalLM.from_pretrained(model, dtype=torch.float32)
-    with torch.no_grad():
-        for parameter in moved.parameters():
-            parameter.mul_(1.05)
-    moved.save_pretrained(folder)
+    save_moved_model(model, folder)
     return folder
 
 

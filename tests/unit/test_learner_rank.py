@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator
+from copy import deepcopy
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -115,6 +116,13 @@ def save_and_go_on(
         saved = parameters(learner)
         metrics = learner.update(make_rows(seed=2), UPDATE)
         return saved, parameters(learner), metrics["learner/loss"]
+
+
+def save_both(rank: int, world: int, port: int, model: Path, checkpoint: Path, folder: Path, changes: dict) -> None:
+    with learner_rank(model, rank, world, port, **changes) as learner:
+        learner.update(make_rows(), UPDATE)
+        learner.save(str(checkpoint))
+        learner.save_hugging_face(str(folder))
 
 
 def load_and_go_on(
@@ -252,8 +260,51 @@ def test_update_without_a_trainable_token_names_the_trajectory(process: Processe
 def test_update_loss_that_is_not_finite_is_a_learner_error(process: Processes, models: dict[bool, Path]) -> None:
     rows = make_rows()
     rows[0].advantages = np.where(rows[0].loss_mask, np.inf, 0).astype(np.float32)
-    ((message, _, _),) = process.call(DEADLINE_S, refused_update, models[True], rows)
+    ((message, steps, unchanged),) = process.call(DEADLINE_S, refused_update, models[True], rows)
     assert "is not finite; lower learner.learning_rate or resume" in message
+    assert (steps, unchanged) == (0, True)
+
+
+def test_update_row_longer_than_the_models_positions_names_the_trajectory(
+    process: Processes, models: dict[bool, Path]
+) -> None:
+    rows = make_rows(groups=1, per_group=2, prefix=250)
+    ((message, steps, unchanged),) = process.call(DEADLINE_S, refused_update, models[True], rows)
+    assert message.startswith("Trajectory t0-0 has a row of ")
+    assert "but the model has 256 positions" in message
+    assert (steps, unchanged) == (0, True)
+
+
+@pytest.mark.parametrize("changes", [{}, {"lora": LORA, "learning_rate": 50.0}])
+def test_update_gradient_checkpointing_gives_the_same_parameters(
+    process: Processes, models: dict[bool, Path], changes: dict[str, Any]
+) -> None:
+    results = [
+        process.call(
+            DEADLINE_S, one_update, models[True], make_rows(), {**changes, "gradient_checkpointing": on}, UPDATE
+        )
+        for on in (False, True)
+    ]
+    (before, plain, _), (_, checkpointed, _) = results[0][0], results[1][0]
+    assert largest_gap(before, plain) > 1e-3
+    assert largest_gap(plain, checkpointed) < 1e-5
+
+
+@pytest.mark.parametrize("stage", [1, 2, 3])
+def test_update_bfloat16_sums_many_micro_batches_in_float32(
+    process: Processes, models: dict[bool, Path], stage: int
+) -> None:
+    """Two large opposite gradients around thirty small ones: a sum in bfloat16 would lose the small ones."""
+    rows = [deepcopy(make_rows(groups=1, per_group=1, prefix=4)[0]) for _ in range(32)]
+    for index, (row, advantage) in enumerate(zip(rows, [1000.0, *[1.0] * 30, -1000.0], strict=True)):
+        row.trajectory_id = row.group_id = f"t{index:02d}"
+        row.advantages = np.where(row.loss_mask, advantage, 0).astype(np.float32)
+    changes = {"dtype": "bfloat16", "zero_stage": stage, "micro_batch_tokens": 1, "learning_rate": 100.0}
+    ((before, after, _),) = process.call(DEADLINE_S, one_update, models[True], rows, changes, UPDATE)
+    _, gradients = expected_gradients(models[True], rows)
+    step = np.concatenate([first_step(gradients[name]).ravel() for name in sorted(gradients)])
+    moved = np.concatenate([(before[name] - after[name]).ravel() for name in sorted(gradients)])
+    assert float(moved @ step / (np.linalg.norm(moved) * np.linalg.norm(step))) > 0.99
 
 
 @pytest.mark.parametrize("tied", [True, False])
@@ -394,6 +445,54 @@ def test_save_hugging_face_folder_gives_the_same_logits(
         with torch.no_grad():
             apart = adapted(input_ids=torch.arange(2, 40)[None]).logits.double().flatten().numpy()
         np.testing.assert_allclose(apart, np.array(logits), atol=1e-4)
+
+
+@pytest.mark.parametrize("changes", [{}, {"lora": LORA, "learning_rate": 50.0}, {"zero_stage": 2}])
+def test_resolve_policy_checkpoint_becomes_the_saved_model_once(
+    process: Processes,
+    models: dict[bool, Path],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    changes: dict[str, Any],
+) -> None:
+    from rl_cluster.learning.checkpoint import STATE
+    from rl_cluster.learning.checkpoint_export import resolve_policy
+
+    monkeypatch.setenv("RL_CLUSTER_CACHE", str(tmp_path / "cache"))
+    checkpoint, folder = tmp_path / "step_000001", tmp_path / "final"
+    folder.mkdir()
+    process.call(DEADLINE_S, save_both, models[True], checkpoint, folder, changes)
+    with pytest.raises(ModelError, match=r"config\.json is missing"):
+        resolve_policy(str(checkpoint))
+    (checkpoint / STATE).write_text("{}")
+    exported = Path(resolve_policy(str(checkpoint)))
+    assert largest_gap(file_tensors(exported), file_tensors(folder)) == 0
+    assert (exported / "adapter").exists() is ("lora" in changes)
+    written = (exported / "model.safetensors").stat().st_mtime_ns
+    assert resolve_policy(str(checkpoint)) == str(exported)
+    assert (exported / "model.safetensors").stat().st_mtime_ns == written
+    assert [path.name for path in exported.parent.iterdir()] == [exported.name]
+
+
+def test_resolve_policy_checkpoint_without_weights_or_of_a_changed_model_is_refused(
+    process: Processes, models: dict[bool, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    import shutil
+
+    from rl_cluster.learning.checkpoint import STATE
+    from rl_cluster.learning.checkpoint_export import resolve_policy
+
+    monkeypatch.setenv("RL_CLUSTER_CACHE", str(tmp_path / "cache"))
+    (tmp_path / STATE).write_text("{}")
+    with pytest.raises(CheckpointError, match=r"model_states\.pt cannot be read"):
+        resolve_policy(str(tmp_path))
+    model = tmp_path / "model"
+    shutil.copytree(models[True], model)
+    process.call(DEADLINE_S, save_both, model, tmp_path, tmp_path, {"lora": LORA})
+    shutil.rmtree(model)
+    with pytest.raises(ModelError, match="cannot be loaded"):
+        resolve_policy(str(tmp_path))
+    assert list((tmp_path / "cache" / "exports").iterdir()) == []
 
 
 def test_reset_optimizer_forgets_the_moments(process: Processes, models: dict[bool, Path]) -> None:

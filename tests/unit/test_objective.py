@@ -132,6 +132,36 @@ def test_correction_settings_impossible_are_refused(bad: Any) -> None:
         CorrectionSettings(*bad)
 
 
+def test_objective_gspo_with_a_correction_is_refused() -> None:
+    with pytest.raises(ConfigError, match="loss=gspo already weighs whole episodes"):
+        plain("gspo", correction=CorrectionSettings("truncate"))
+
+
+@pytest.mark.parametrize("name", ["kl_coefficient", "entropy_coefficient"])
+@pytest.mark.parametrize("value", [-0.1, math.nan])
+def test_objective_coefficient_below_zero_is_refused(name: str, value: float) -> None:
+    with pytest.raises(ConfigError, match=name):
+        ObjectiveSettings("ppo", **{name: value})
+
+
+def test_objective_gspo_weighs_the_divergence_by_the_tokens_own_ratio() -> None:
+    reference = vector([value - 0.3 for value in CURRENT])
+    with_kl, _ = run(plain("gspo", kl_coefficient=0.5), reference_logprobs=reference)
+    without, _ = run(plain("gspo"))
+    np.testing.assert_allclose((with_kl.terms - without.terms).detach(), 0.5 * vector(RATIOS) * 0.3**2 / 2, atol=5e-7)
+
+
+@pytest.mark.parametrize("loss", ["ppo", "cispo", "importance_sampling", "policy_gradient"])
+@pytest.mark.parametrize("kind", ["truncate", "mask"])
+def test_objective_missing_logprobs_are_counted_under_a_correction_too(loss: str, kind: Any) -> None:
+    behaviour = vector(BEHAVIOUR)
+    behaviour[1] = math.nan
+    inputs = LossInputs(vector(CURRENT, grad=True), behaviour, vector(ADVANTAGES))
+    found = objective(inputs, plain(loss, correction=CorrectionSettings(kind)), torch.zeros(5, dtype=torch.float64))
+    assert found.loss.num_missing_behaviour == 1
+    assert torch.isfinite(found.terms).all()
+
+
 @pytest.mark.parametrize(("name", "expected"), [("k1", 0.18), ("k2", 0.415), ("k3", 0.300653)])
 def test_kl_golden_means_match_formula_sheet(name: Any, expected: float) -> None:
     assert float(kl_estimate(vector(CURRENT), vector(BEHAVIOUR), name).mean()) == pytest.approx(expected, abs=5e-7)

@@ -46,8 +46,17 @@ class Inputs:
             "title": ["title"] * len(ids),
             "text": ["text"] * len(ids),
             "metadata": ["{}"] * len(ids),
+            "locale": [""] * len(ids),
         }
         pq.write_table(pa.table(rows, schema=CORPUS_SCHEMA), self.data / "corpus.parquet")
+
+    def add_corpus(self, name: str, doc_id: str) -> None:
+        """A second corpus with one document, and a training task that asks it."""
+        table = pq.read_table(self.data / "corpus.parquet")
+        values = (name, doc_id, "title", "text", "{}", "")
+        row = {column: [value] for column, value in zip(CORPUS_SCHEMA.names, values, strict=True)}
+        pq.write_table(pa.concat_tables([table, pa.table(row, schema=CORPUS_SCHEMA)]), self.data / "corpus.parquet")
+        self.tasks["train"].append(task(f"asks-{name}", corpus=name))
 
     def change_column(self, column: str, row: int, value: str | None) -> None:
         write_tasks(self.data / "tasks.parquet", self.tasks)
@@ -118,6 +127,25 @@ def test_check_inputs_sequences_over_the_models_positions_are_refused(inputs: In
     assert message.startswith("rollout.max_sequence_length=4096 is over the 2048 positions of ")
 
 
+def test_check_inputs_reference_with_other_token_ids_is_refused(inputs: Inputs) -> None:
+    reference = inputs.model.with_name("teacher")
+    shutil.copytree(inputs.model, reference)
+    inputs.check("algorithm/loss=distillation", f"learner.reference='{reference}'")
+    file = reference / "tokenizer.json"
+    tokenizer = json.loads(file.read_text())
+    words = tokenizer["model"]["vocab"]
+    first, second = list(words)[10:12]
+    words[first], words[second] = words[second], words[first]
+    file.write_text(json.dumps(tokenizer))
+    message = refusal(ModelError, inputs.check, "algorithm/loss=distillation", f"learner.reference='{reference}'")
+    assert message.startswith(f"learner.reference={reference} has another token id for ")
+
+
+def test_check_inputs_no_reference_folder_is_refused_by_its_setting(inputs: Inputs) -> None:
+    message = refusal(ModelError, inputs.check, "algorithm.kl.coefficient=0.1", "learner.reference=/no/such/teacher")
+    assert message.startswith("learner.reference=/no/such/teacher: there is no such folder")
+
+
 def test_check_inputs_no_model_folder_is_refused(inputs: Inputs) -> None:
     message = refusal(ModelError, inputs.check, f"model.name='{inputs.model}-gone'")
     assert "there is no such folder" in message
@@ -130,6 +158,8 @@ def test_check_inputs_unknown_bundled_model_is_refused(inputs: Inputs) -> None:
 def test_check_inputs_unknown_analyzer_or_embedder_is_refused(inputs: Inputs) -> None:
     assert "'klingon'" in refusal(ConfigError, inputs.check, "search.lexical.analyzer=klingon")
     assert "'none'" in refusal(ModelError, inputs.check, "search.embedder='bundled:none'")
+    message = refusal(ConfigError, inputs.check, "search.embed_max_tokens=513")
+    assert message.startswith("search.embed_max_tokens=513 is over the 512 positions of the embedder bundled:")
 
 
 @pytest.mark.parametrize(
@@ -188,6 +218,38 @@ def test_check_inputs_gain_for_an_unknown_document_is_refused(inputs: Inputs, sp
     message = refusal(DataError, inputs.check)
     assert "'odd'" in message
     assert "'d99'" in message
+
+
+def test_check_inputs_several_corpora_each_with_its_documents_pass(inputs: Inputs) -> None:
+    inputs.add_corpus("bright/biology", "d1")
+    inputs.check()
+
+
+def test_check_inputs_gain_for_a_document_of_another_corpus_is_refused(inputs: Inputs) -> None:
+    inputs.add_corpus("other", "o1")
+    message = refusal(DataError, inputs.check)
+    assert "'asks-other'" in message
+    assert "'d1', which the corpus lacks" in message
+
+
+def test_check_inputs_task_of_an_absent_corpus_is_refused_with_those_there_are(inputs: Inputs) -> None:
+    inputs.tasks["test"][2] = task("far", corpus="elsewhere")
+    message = refusal(DataError, inputs.check)
+    assert "no corpus 'elsewhere'; choose one of: kb" in message
+
+
+def test_check_inputs_corpora_that_would_share_a_name_are_refused(inputs: Inputs) -> None:
+    inputs.add_corpus("a/b", "d1")
+    inputs.add_corpus("a b", "d1")
+    assert "'a b' and 'a/b' would both be served as 'a-b'" in refusal(DataError, inputs.check)
+
+
+def test_check_inputs_several_corpora_at_one_endpoint_are_refused(inputs: Inputs) -> None:
+    inputs.add_corpus("other", "d1")
+    message = refusal(
+        ConfigError, inputs.check, "search=elasticsearch", "search.external.url=http://localhost:9200/kb/_search"
+    )
+    assert "2 corpora (kb, other)" in message
 
 
 def test_check_inputs_negative_gain_is_refused(inputs: Inputs) -> None:

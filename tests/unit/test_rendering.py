@@ -160,15 +160,34 @@ def test_continuation_random_turns_equal_rendering_at_once(
     assert play(family, turns) == family.at_once(turns)
 
 
-def test_continuation_template_strips_thinking_keeps_what_was_sampled(families: dict[str, Family]) -> None:
+def test_next_prompt_thinking_that_the_template_strips_is_rendered_anew(families: dict[str, Family]) -> None:
     family = families["stripping"]
-    turns = [("<think>\nfirst the code\n</think>\n\nbm25_search: A", "d1 | a | b")]
-    played, whole = play(family, turns), family.at_once(turns)
-    assert "first the code" in family.text(played)
-    assert "first the code" not in family.text(whole)
-    assert played[: len(family.first())] == whole[: len(family.first())]
-    tail = family.ids("<|im_end|>\n<|im_start|>user\n<tool_response>\nd1 | a | b")
-    assert any(played[i : i + len(tail)] == tail for i in range(len(played)))
+    turns = [
+        ("<think>\nfirst the code\n</think>\n\nbm25_search: A", OBSERVATION),
+        ("bm25_search: B", "nothing found"),
+        ("<think>\nthen the name\n</think>\n\nbm25_search: C", "d9 | c | <|im_end|>"),
+    ]
+    prompts = [family.first()]
+    for number in range(1, 4):
+        sampled = family.ids(turns[number - 1][0] + "<|im_end|>")
+        prompts.append(
+            family.renderer.next_prompt(family.system, QUESTION, TOOLS, prompts[-1], sampled, turns[:number])
+        )
+        assert prompts[-1] == family.at_once(turns[:number])
+    assert all("first the code" not in family.text(prompt) for prompt in prompts)
+    assert "then the name" not in family.text(prompts[3])
+    # Without thinking nothing is stripped, and the sampled ids themselves stand in the next prompt.
+    assert prompts[2][: len(prompts[1])] == prompts[1]
+
+
+@pytest.mark.parametrize("name", FAMILIES)
+def test_next_prompt_template_that_keeps_replies_extends_the_ids(families: dict[str, Family], name: str) -> None:
+    family = families[name]
+    assert family.renderer.strips_thinking is False
+    reply = "<think>\nfirst\n</think>\n\nbm25_search: A"
+    prompt, sampled = family.first(), family.ids(reply)
+    after = family.renderer.next_prompt(family.system, QUESTION, TOOLS, prompt, sampled, [(reply, OBSERVATION)])
+    assert after == [*prompt, *sampled, *family.after(sampled, OBSERVATION)]
 
 
 def test_continuation_template_keeps_thinking_equals_rendering_at_once(families: dict[str, Family]) -> None:

@@ -21,7 +21,7 @@ from rl_cluster.sequences.batching import (
     partition_over_ranks,
 )
 from rl_cluster.sequences.extension import rows_from_trajectory, set_advantages
-from rl_cluster.sequences.row import TrainingRow
+from rl_cluster.sequences.row import MIXED_VERSIONS, TrainingRow
 
 GOLDEN_ROW = Path(__file__).parent / "golden" / "extension_row.json"
 ARRAYS = ("token_ids", "loss_mask", "behaviour_logprobs", "weight_versions", "advantages", "turn_index")
@@ -266,3 +266,10 @@ def test_partition_micro_batches_is_balanced_by_cost() -> None:
     shares = partition_over_ranks(batches, 2)
     assert [[None if batch is None else batch.cost for batch in share] for share in shares] == [[60], [60]]
     assert partition_over_ranks(batches, 3)[2] == [None]
+
+
+def test_rows_tokens_sampled_over_older_keys_belong_to_no_version() -> None:
+    turn = Turn([1, 2], [3, 4, 5], [-0.1, -0.2, -0.3], [6, 7, 7], mixed_cache_tokens=2)
+    later = Turn([1, 2, 3, 4, 5, 8], [9], [-0.4], [7])
+    (row,), _ = rows_from_trajectory(Trajectory("t", "t", "g", [turn, later], Outcome.FINISHED))
+    assert row.weight_versions.tolist() == [-1, -1, 6, MIXED_VERSIONS, MIXED_VERSIONS, -1, 7]

@@ -45,6 +45,53 @@ def test_step_batch_policy_failures_are_counted_and_keep_their_reward() -> None:
     assert metrics["rollout/reward/mean"] == 0.0
 
 
+def test_step_batch_groups_without_signal_are_those_whose_advantages_are_zero() -> None:
+    groups = {
+        "flat": [episode("a", "flat", 0.2), episode("b", "flat", 0.2)],
+        "tie": [episode("c", "tie", 1.0), episode("d", "tie", 1.0), episode("e", "tie", 0.0)],
+    }
+    counted = {
+        name: build_step_batch(groups, name, AdvantageSettings(), 3).metrics
+        for name in ("group_based", "grpo_passk", "reinforce_pp")
+    }
+    assert {name: found["analysis/zero_adv_groups"] for name, found in counted.items()} == {
+        "group_based": 1,
+        "grpo_passk": 2,  # the best of the second group is not better than its second best
+        "reinforce_pp": 0,
+    }
+    assert counted["group_based"]["rollout/reward/valid_mean"] == pytest.approx(2 / 3)
+    assert counted["grpo_passk"]["rollout/reward/valid_mean"] == 0
+    assert counted["grpo_passk"]["analysis/zero_adv_nonzero_reward"] == 2
+
+
+def test_step_batch_missing_logprobs_are_counted_and_leave_the_others_their_numbers() -> None:
+    first, second = episode("a", "g", 1.0), episode("b", "g", 0.0)
+    first.turns[0].logprobs = [float("nan"), 0.0]
+    metrics = build_step_batch({"g": [first, second]}, "rloo", AdvantageSettings(), 3).metrics
+    assert metrics["rollout/logprob/missing_count"] == 1
+    assert (metrics["rollout/logprob/zero_count"], metrics["rollout/logprob/zero_per_group"]) == (1, 1)
+    assert metrics["rollout/logprob/nz_mean"] == pytest.approx((-1 - 0.5 - 0.25 - 1) / 4)
+    assert (metrics["rollout/logprob/nz_min"], metrics["rollout/logprob/nz_max"]) == (-1, -0.25)
+
+
+def test_step_batch_turn_rewards_of_some_episodes_only_are_refused() -> None:
+    first, second = episode("a", "g", 1.0), episode("b", "g", 0.0)
+    first.turn_rewards = [0.0, 1.0]
+    with pytest.raises(LearnerError, match="Trajectory b has no rewards for its turns"):
+        build_step_batch({"g": [first, second]}, "monte_carlo", AdvantageSettings(), 3)
+
+
+def test_step_batch_salt_keeps_different_malformed_turns_apart() -> None:
+    """Two malformed first turns of other words are other steps; the same words are one step and share their advantage."""
+    episodes = [episode(name, "g", reward) for name, reward in (("a", 1.0), ("b", 0.0), ("c", 0.25))]
+    episodes[2].turns[0].sampled_ids = [4, 9]
+    batch = build_step_batch({"g": episodes}, "salt", AdvantageSettings(normalize_std=False), 3)
+    first = {row.trajectory_id: float(row.advantages[3]) for row in batch.rows if row.turn_index[3] == 0}
+    mean = (1.0 + 0.0 + 0.25) / 3
+    assert first["a"] == first["b"] == pytest.approx(0.5 - mean, abs=1e-6)
+    assert first["c"] == pytest.approx(0.25 - mean, abs=1e-6)
+
+
 def test_step_batch_without_trainable_token_stops_naming_trajectory_and_outcome() -> None:
     empty = Trajectory("lost-one", "g", "g", [], Outcome.NO_ANSWER, reward=-1.0)
     with pytest.raises(LearnerError, match=r"lost-one \(no_answer\)"):

@@ -10,7 +10,8 @@ from rl_cluster.algorithms.types import AdvantageSettings, EpisodeBatch, TokenAd
 def advantage(batch: EpisodeBatch, settings: AdvantageSettings) -> TokenAdvantages:
     """R_t = sum over s >= t of gamma^d (r_s - kl_beta k1_s), d sampled tokens between t and s, then whitened.
 
-    The reward of a turn (or of the episode) is that of its last sampled token. The return is carried across tool
+    The reward of a turn (or of the episode) is that of its last sampled token, or of the last one before it where it
+    sampled none. The return is carried across tool
     output: the tokens before the last observation earn the final reward too. An episode's group does not matter.
     """
     returns: list[np.ndarray] = []
@@ -19,8 +20,8 @@ def advantage(batch: EpisodeBatch, settings: AdvantageSettings) -> TokenAdvantag
         if batch.turn_rewards is None:
             rewards[-1:] += batch.rewards[index]
         else:
-            for end, count, reward in zip(np.cumsum(turns), turns, batch.turn_rewards[index], strict=True):
-                if count:
+            for end, reward in zip(np.cumsum(turns), batch.turn_rewards[index], strict=True):
+                if end:
                     rewards[end - 1] += reward
         if settings.kl_beta and batch.kl_rewards is not None:
             rewards = rewards - settings.kl_beta * batch.kl_rewards[index]

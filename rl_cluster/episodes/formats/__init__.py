@@ -1,5 +1,8 @@
 """Tool-call formats: one file each. A format turns a reply's text into tool calls or a final answer, and writes calls.
 
+vLLM's own parsers are for servers: they hand a malformed call back as text. Here it must carry its error, since the model is
+told what to mend and the failure is counted.
+
 A new one is a new file with a class `Format` and its name in the setting `model.tool_format`.
 """
 

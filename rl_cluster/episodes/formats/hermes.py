@@ -23,7 +23,7 @@ class Format:
 
     def parse(self, text: str, tools: list[ToolSpec]) -> ParsedReply:
         spoken = without_thinking(text)
-        calls = [read_json_call(match.strip(), "arguments", tools) for match in _CALL.findall(spoken)]
+        calls = [read_json_call(match.strip(), ("arguments",), tools) for match in _CALL.findall(spoken)]
         return ParsedReply(calls) if calls else ParsedReply(answer=find_answer(spoken))
 
     def write_call(self, name: str, arguments: dict[str, object]) -> str:

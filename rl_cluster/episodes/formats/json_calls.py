@@ -10,8 +10,8 @@ from rl_cluster.episodes.formats.base import ToolSpec, check_arguments
 from rl_cluster.episodes.trajectory import ToolCall
 
 
-def read_json_call(text: str, arguments_key: str, tools: list[ToolSpec]) -> ToolCall:
-    """A call written as {"name": ..., <arguments_key>: {...}}; malformed text becomes a call with an `error`."""
+def read_json_call(text: str, arguments_keys: tuple[str, ...], tools: list[ToolSpec]) -> ToolCall:
+    """A call written as {"name": ..., KEY: {...}} with the first of the keys that it has; malformed text becomes a call with an `error`."""
     try:
         value = json.loads(text)
         msgspec.msgpack.encode(value)  # refuses what neither tools nor the journal can take
@@ -21,7 +21,8 @@ def read_json_call(text: str, arguments_key: str, tools: list[ToolSpec]) -> Tool
         return ToolCall("", {}, "the call holds half a character, a number that is too long, or too deep a nesting")
     if not isinstance(value, dict) or not isinstance(value.get("name"), str):
         return ToolCall("", {}, 'the call must be an object with a "name"')
-    return check_arguments(value["name"], value.get(arguments_key, {}), tools)
+    arguments = next((value[key] for key in arguments_keys if key in value), {})
+    return check_arguments(value["name"], arguments, tools)
 
 
 def read_json_object(text: str) -> dict[str, object] | None:

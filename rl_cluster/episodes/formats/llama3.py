@@ -1,17 +1,22 @@
-"""The Llama 3 format: a reply that is one JSON object with "name" and "parameters"; the template describes the tools."""
+"""The Llama 3 format: JSON objects with "name" and "parameters"; the template describes the tools."""
 
 from __future__ import annotations
 
 import json
+import re
 
 from rl_cluster.episodes.formats.base import ParsedReply, ToolSpec, find_answer
 from rl_cluster.episodes.formats.json_calls import read_json_call
+from rl_cluster.episodes.trajectory import ToolCall
 
-_TAG = "<|python_tag|>"
+_CALL = re.compile(r'\{\s*"(?:name|parameters|arguments)"\s*:')
+"""How a call begins; other braces are text."""
+_KEYS = ("parameters", "arguments")
 
 
 class Format:
-    """One call a reply. Text that starts like an object is a call, valid or not; other text may hold an answer."""
+    """Calls one after another, with or without text, `;` or a python tag around them; without a call the text may hold an
+    answer. What begins like a call and is none is a malformed one."""
 
     uses_template_tools = True
     observation_role = "ipython"
@@ -20,10 +25,23 @@ class Format:
         return ""
 
     def parse(self, text: str, tools: list[ToolSpec]) -> ParsedReply:
-        spoken = text.strip().removeprefix(_TAG).strip()
-        if spoken.startswith("{"):
-            return ParsedReply([read_json_call(spoken, "parameters", tools)])
-        return ParsedReply(answer=find_answer(spoken))
+        calls: list[ToolCall] = []
+        found = _CALL.search(text)
+        while found is not None:
+            end = _end_of_object(text, found.start())
+            calls.append(read_json_call(text[found.start() : end], _KEYS, tools))
+            found = _CALL.search(text, end)
+        if not calls and text.strip().startswith("{"):
+            calls.append(read_json_call(text.strip(), _KEYS, tools))
+        return ParsedReply(calls) if calls else ParsedReply(answer=find_answer(text))
 
     def write_call(self, name: str, arguments: dict[str, object]) -> str:
         return json.dumps({"name": name, "parameters": arguments})
+
+
+def _end_of_object(text: str, start: int) -> int:
+    """Where the JSON object that begins at `start` ends; where it is none, everything up to the end is the attempt."""
+    try:
+        return json.JSONDecoder().raw_decode(text, start)[1]
+    except (ValueError, RecursionError):
+        return len(text)

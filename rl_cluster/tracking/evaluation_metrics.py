@@ -1,0 +1,73 @@
+"""Numbers of an evaluation under the managed service's names, for the tracker."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from rl_cluster.episodes.trajectory import Trajectory
+from rl_cluster.evaluation.metrics import pass_at_k, pass_power_k
+from rl_cluster.evaluation.summary import EpisodeRecord
+
+SUCCESS_THRESHOLD = 0.9
+"""The nDCG@10 from which an episode counts as solved."""
+
+
+def reward_metrics(records: Sequence[EpisodeRecord], prefix: str) -> dict[str, float]:
+    """`PREFIX/reward/*`, `PREFIX/turns/*` and `PREFIX/tokens/response_*` over episodes that infrastructure let end, at least
+    one. The reward is nDCG@10, -1 for a failure; `*_within_groups` are means over questions of that number among the
+    question's episodes.
+    """
+    rewards = np.array([record.ndcg if record.finished else -1.0 for record in records])
+    groups: dict[tuple[str, str], list[float]] = {}
+    for record, reward in zip(records, rewards, strict=True):
+        groups.setdefault((record.dataset, record.task_id), []).append(float(reward))
+    solved = [record.score >= SUCCESS_THRESHOLD for record in records]
+    metrics = {f"{prefix}/reward/{name}": value for name, value in _spread(rewards).items()}
+    metrics |= {
+        f"{prefix}/reward/zero_frac": float((rewards == 0).mean()),
+        f"{prefix}/reward/pass_at_1": pass_at_k(len(records), sum(solved), 1),
+        f"{prefix}/reward/pass_power_1": pass_power_k(len(records), sum(solved), 1),
+        f"{prefix}/reward/succeeded_rollouts": float(sum(solved)),
+        f"{prefix}/reward/failed_rollouts": float(sum(not record.finished for record in records)),
+        f"{prefix}/reward/num_prompts": float(len(groups)),
+        f"{prefix}/reward/rollouts_per_prompt": len(records) / len(groups),
+        f"{prefix}/reward/success_threshold": SUCCESS_THRESHOLD,
+    }
+    within = [_spread(np.array(values)) for values in groups.values()]
+    for name in ("mean", "std", "min", "max"):
+        metrics[f"{prefix}/reward/{name}_within_groups"] = float(np.mean([each[name] for each in within]))
+    turns = _spread(np.array([record.turns for record in records]))
+    metrics |= {f"{prefix}/turns/{name}": turns[name] for name in ("mean", "min", "max")}
+    tokens = _spread(np.array([record.sampled_tokens for record in records]))
+    return metrics | {f"{prefix}/tokens/response_{name}": value for name, value in tokens.items()}
+
+
+def logprob_metrics(logprobs: np.ndarray, prefix: str) -> dict[str, float]:
+    """`PREFIX/logprob/*` of sampled tokens [T]: those that are exactly 0 apart from the others, and those that the engine did
+    not report (NaN)."""
+    others = logprobs[(logprobs != 0) & ~np.isnan(logprobs)]
+    zeros = float((logprobs == 0).sum())
+    metrics = {
+        f"{prefix}/logprob/zero_count": zeros,
+        f"{prefix}/logprob/zero_frac": zeros / max(1, len(logprobs)),
+        f"{prefix}/logprob/missing_count": float(np.isnan(logprobs).sum()),
+    }
+    spread = _spread(others) if len(others) else dict.fromkeys(("mean", "std", "min", "max"), 0.0)
+    return metrics | {f"{prefix}/logprob/nz_{name}": value for name, value in spread.items()}
+
+
+def sampled_logprobs(trajectories: Sequence[Trajectory]) -> np.ndarray:
+    """The recorded log-probs of all sampled tokens [T]."""
+    parts = [np.asarray(turn.logprobs, dtype=np.float64) for each in trajectories for turn in each.turns]
+    return np.concatenate([*parts, np.zeros(0)])
+
+
+def _spread(values: np.ndarray) -> dict[str, float]:
+    return {
+        "mean": float(values.mean()),
+        "std": float(values.std()),
+        "min": float(values.min()),
+        "max": float(values.max()),
+    }
