@@ -6,12 +6,23 @@ from typing import Any
 
 import ray
 
+from rl_cluster.config import SearchConfig
 from rl_cluster.models.source import cache_root
+from rl_cluster.retrieval.devices import devices_from_config
+
+
+def build_options(search: SearchConfig) -> dict[str, Any]:
+    """Ray's options of `build_index`: it takes no share of the CPUs, since nothing else computes while it runs."""
+    return {"num_cpus": 0, "num_gpus": search.gpus_per_replica if search.needs_gpu else 0.0}
 
 
 @ray.remote(max_calls=1)  # the process ends and gives its memory back
-def build_index(corpus_path: str, search: dict[str, Any], locales: list[str]) -> tuple[str, str, int]:
-    """Builds the index of a corpus file, or finds it; its folder, its content id and its number of documents."""
+def build_index(path: str, corpus_name: str | None, search: dict[str, Any], locales: list[str]) -> tuple[str, str, int]:
+    """Builds the index of one corpus of a file, or finds it, and cuts it into the shards that the configuration asks for.
+
+    Returns its folder, its content id and its number of documents. `corpus_name` None: the only one of the file. `locales` of the questions choose the analyser where the documents do not say
+    their own.
+    """
     import os
 
     import torch
@@ -19,11 +30,24 @@ def build_index(corpus_path: str, search: dict[str, Any], locales: list[str]) ->
     from rl_cluster.retrieval.corpus import read_corpus
     from rl_cluster.retrieval.index import SearchIndex
     from rl_cluster.retrieval.settings import settings_from_config
+    from rl_cluster.retrieval.shards import cut
 
     # A task that reserves no CPU is given one thread by Ray; while an index is built, nothing else computes.
     torch.set_num_threads(os.cpu_count() or 1)
-    settings = settings_from_config(search, locales)
-    corpus = read_corpus(corpus_path)
+    corpus = read_corpus(path, corpus_name)
+    settings = settings_from_config(search, corpus.locales or locales)
     root = cache_root() / "indexes"
-    identity = SearchIndex.open_or_build(corpus, settings, root, memory_gib=search["memory_gib"]).index_id
-    return str(root / identity), identity, len(corpus)
+    index = SearchIndex.open_or_build(
+        corpus, settings, root, memory_gib=search["memory_gib"], devices=devices_from_config(search)
+    )
+    folder = str(root / index.index_id)
+    cut(folder, search["shards"])
+    return folder, index.index_id, len(corpus)
+
+
+@ray.remote(max_calls=1, num_cpus=0)
+def cut_index(folder: str, shards: int) -> None:
+    """Cuts an index that was built before into as many shards, where it is not yet."""
+    from rl_cluster.retrieval.shards import cut
+
+    cut(folder, shards)

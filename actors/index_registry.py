@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from actors.remote import Handle, actor
+from rl_cluster.errors import RLClusterError
 from rl_cluster.service.registry import IndexRegistry, IndexView
 
 NAMESPACE = "rl_cluster-search"
@@ -14,6 +15,7 @@ class RegistryActor:
 
     def __init__(self, view: IndexView) -> None:
         self.registry = IndexRegistry(view)
+        self.failure: RLClusterError | None = None
 
     async def view(self) -> IndexView:
         return self.registry.view
@@ -23,6 +25,13 @@ class RegistryActor:
 
     async def swap(self, name: str, folder: str, timeout_s: float) -> None:
         await self.registry.swap(name, folder, timeout_s)
+
+    async def report_start_failure(self, error: RLClusterError) -> None:
+        """A replica cannot start, for this reason; whoever starts the service asks for it."""
+        self.failure = error
+
+    async def start_failure(self) -> RLClusterError | None:
+        return self.failure
 
 
 def registry_name(app_name: str) -> str:

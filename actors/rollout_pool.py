@@ -103,7 +103,7 @@ class RolloutPool:
                 await self._lost(worker, incarnation, first_line(error))
             finally:
                 await self._release(worker, size)
-        return [_lost_episode(group_id, task, self.settings.index_id) for _ in range(size)]
+        return [_lost_episode(group_id, task, self.settings.index_ids[task.corpus]) for _ in range(size)]
 
     async def _acquire(self, size: int) -> _Worker:
         async with self.changed:

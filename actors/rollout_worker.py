@@ -11,7 +11,7 @@ import asyncio
 import contextlib
 import os
 import time
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -33,13 +33,13 @@ from rl_cluster.rewards import get_reward
 
 @dataclass(frozen=True)
 class WorkerSettings:
-    """What a worker needs besides its engine's settings. Times are seconds."""
+    """What a worker needs besides its engine's settings. `index_ids`: content ids by corpus. Times are seconds."""
 
     engine: EngineSettings
     environment: SearchEnvironmentSettings
     tool_format: str
     reward: str
-    index_id: str
+    index_ids: dict[str, str]
     search: SearchAccess
     rollout_timeout: float
     rollout_max_retries: int
@@ -76,14 +76,14 @@ class RolloutWorker:
         name = detect_format(tokenizer.chat_template or "") if name == "auto" else name
         self.tool_format = get_format(name)
         self.renderer = ChatRenderer(tokenizer, self.tool_format.observation_role, self.tool_format.uses_template_tools)
-        self.client = open_search(settings.search)
+        self.clients = open_search(settings.search)
         self.engine = await InferenceEngine.start(settings.engine, settings.start_timeout_s)
         self.parts = EpisodeParts(
             sampler=self.engine.sample,
             renderer=self.renderer,
             tool_format=self.tool_format,
             reward=get_reward(settings.reward),
-            index_id=settings.index_id,
+            index_id="",
             worker=self.worker_id,
         )
         await self.sync.register.remote(self.worker_id)
@@ -150,14 +150,16 @@ class RolloutWorker:
 
     async def _episode(self, group_id: str, task: Task, limits: EpisodeLimits) -> Trajectory:
         settings = self.settings
+        client = self.clients.over(task.corpus)
+        parts = replace(self.parts, index_id=settings.index_ids[task.corpus])
         attempt = 0
         while True:
-            environment = SearchEnvironment(task, settings.environment, self.tool_format, self.client)
+            environment = SearchEnvironment(task, settings.environment, self.tool_format, client)
             started = time.time()
             try:
                 trajectory = await within(
                     settings.rollout_timeout,
-                    run_episode(self.parts, task, environment, limits, group_id, attempt),
+                    run_episode(parts, task, environment, limits, group_id, attempt),
                 )
             except TimeoutError:
                 trajectory = Trajectory(
@@ -167,7 +169,7 @@ class RolloutWorker:
                     turns=[],
                     outcome=Outcome.CANCELLED,
                     attempt=attempt,
-                    index_id=settings.index_id,
+                    index_id=parts.index_id,
                     worker=self.worker_id,
                     started_at=started,
                     finished_at=time.time(),

@@ -11,7 +11,7 @@ from typing import Any
 
 import ray
 
-from actors.index_builder import build_index
+from actors.index_builder import build_index, build_options
 from actors.remote import within
 from actors.rollout_worker import TRANSFER_GROUP, WorkerSettings
 from actors.search_client import SearchAccess
@@ -25,12 +25,12 @@ from rl_cluster.datasets.task import Task
 from rl_cluster.environments.search import SearchEnvironmentSettings, system_prompt
 from rl_cluster.episodes.episode import EpisodeLimits
 from rl_cluster.episodes.formats import get_format
-from rl_cluster.errors import DataError, DeadlineError
+from rl_cluster.errors import ConfigError, DataError, DeadlineError, SearchRequestError
 from rl_cluster.inference.engine import DEVICE_BACKENDS, EngineSettings
 from rl_cluster.learning.settings import LearnerSettings, LoraSettings, UpdateSettings
 from rl_cluster.service.http_search import HttpSearchClient, endpoint_id, http_search_settings
 from rl_cluster.service.settings import service_settings
-from rl_cluster.service.values import SEARCH_TOOLS
+from rl_cluster.service.values import SEARCH_TOOLS, index_name
 
 PROBE_TOKENS = 48
 PROBE_TOLERANCE = {"float32": 1e-3, "bfloat16": 0.25}
@@ -40,12 +40,12 @@ SPLITS = ("train", "validation", "test")
 
 @dataclass
 class RunData:
-    """Everything a run reads: tasks by split, the index that is served, the model's folder."""
+    """Everything a run reads: tasks by split, the content ids of the indexes by corpus, the model's folder."""
 
     run_id: str
     model_path: str
     search_app: str
-    index_id: str
+    index_ids: dict[str, str]
     search_summary: str
     train: list[Task]
     validation: list[Task]
@@ -77,17 +77,20 @@ async def prepare_search(config: Config, model_path: str) -> RunData:
     """Reads the tasks, and starts the search service over their documents, or tries the endpoint that is used instead."""
     folder = await asyncio.to_thread(prepare_data, config.data)
     tasks = {split: read_tasks(folder / "tasks.parquet", split, config.data.name) for split in SPLITS}
+    locales: dict[str, set[str]] = {}
+    for task in (task for split in tasks.values() for task in split):
+        locales.setdefault(task.corpus, set()).add(task.locale)
     if config.search.external is None:
-        locales = sorted({task.locale for split in tasks.values() for task in split})
-        index_id, summary = await _serve_corpus(config, folder, locales)
+        index_ids, summary = await _serve_corpora(config, folder, locales)
     else:
-        index_id, summary = await _try_endpoint(config)
+        identity, summary = await _try_endpoint(config)
+        index_ids = dict.fromkeys(locales, identity)
     limit = config.evaluation.test_limit
     return RunData(
         run_id=run_id(config),
         model_path=model_path,
         search_app=search_app(config),
-        index_id=index_id,
+        index_ids=index_ids,
         search_summary=summary,
         train=tasks["train"],
         validation=tasks["validation"],
@@ -96,31 +99,36 @@ async def prepare_search(config: Config, model_path: str) -> RunData:
     )
 
 
-async def _serve_corpus(config: Config, folder: Path, locales: list[str]) -> tuple[str, str]:
-    """Builds or opens the index and deploys the service; the index's id and a sentence for people."""
+async def _serve_corpora(config: Config, folder: Path, locales: dict[str, set[str]]) -> tuple[dict[str, str], str]:
+    """Builds or opens the index of every corpus and deploys the service; content ids by corpus, and a sentence for people."""
     app, search = search_app(config), config.search
-    built = build_index.options(num_cpus=0).remote(str(folder / "corpus.parquet"), search.model_dump(), locales)
-    try:
-        index_folder, index_id, num_documents = await within(search.build_timeout_s, built)
-    except TimeoutError as error:
-        raise DeadlineError(
-            f"The index was not built within search.build_timeout_s={search.build_timeout_s:.0f} s; raise it, or lower "
-            "search.embed_max_tokens."
-        ) from error
+    folders, index_ids, total = {}, {}, 0
+    for corpus in sorted(locales):
+        index_folder, index_ids[corpus], num_documents = await _build(config, folder, corpus, sorted(locales[corpus]))
+        folders[index_name(corpus)] = index_folder
+        total += num_documents
     offered = environment_settings(config).tool_settings
     # Demonstrations search by words and by meaning, whatever the policy is offered.
     tools = replace(offered, tools=tuple(dict.fromkeys(("bm25_search", "vector_search", *offered.tools))))
-    settings = service_settings(search, tools)
-    starting = asyncio.to_thread(start_search, {config.data.name: index_folder}, app, settings)
+    await asyncio.to_thread(start_search, folders, app, service_settings(search, tools))
+    address = f"http://{search.host}:{search.port}/{app}/v1/search"
+    ids = ", ".join(identity[:12] for identity in index_ids.values())
+    what = f"{total} documents, index {ids}" if len(index_ids) == 1 else f"{total} documents, {len(index_ids)} indexes"
+    return index_ids, f"search service is up: {what}, {address}"
+
+
+async def _build(config: Config, folder: Path, corpus: str, locales: list[str]) -> tuple[str, str, int]:
+    """The folder, the content id and the number of documents of one corpus' index."""
+    search = config.search
+    path = str(folder / "corpus.parquet")
+    built = build_index.options(**build_options(search)).remote(path, corpus, search.model_dump(), locales)
     try:
-        await within(search.start_timeout_s, starting)
+        return await within(search.build_timeout_s, built)
     except TimeoutError as error:
         raise DeadlineError(
-            f"The search service was not up within search.start_timeout_s={search.start_timeout_s:.0f} s; are its replicas "
-            "waiting for resources?"
+            f"The index of {corpus} was not built within search.build_timeout_s={search.build_timeout_s:.0f} s; raise it, or "
+            "lower search.embed_max_tokens."
         ) from error
-    address = f"http://{search.host}:{search.port}/{app}/v1/search"
-    return index_id, f"search service is up: {num_documents} documents, index {index_id[:12]}, {address}"
 
 
 async def _try_endpoint(config: Config) -> tuple[str, str]:
@@ -131,11 +139,20 @@ async def _try_endpoint(config: Config) -> tuple[str, str]:
     try:
         for tool in config.environment.tools:
             if tool in SEARCH_TOOLS:
-                await client.search(tool, "search", 1, ())
+                await try_tool(client, tool, search.external.url)
     finally:
         await client.close()
     identity = endpoint_id(search)
     return identity, f"search endpoint answers: {search.external.url}, recorded as {identity}"
+
+
+async def try_tool(client: HttpSearchClient, tool: str, url: str) -> None:
+    """Raises ConfigError where the endpoint refuses what the template of a tool makes of a question."""
+    try:
+        await client.search(tool, "search", 1, ())
+    except SearchRequestError as error:
+        said = str(error).rstrip(".")
+        raise ConfigError(f"search.external.tools.{tool}: {said}; correct it to what {url} takes.") from error
 
 
 def _probe_ids(config: Config, model_path: str) -> list[int]:
@@ -204,7 +221,7 @@ def update_settings(config: Config) -> UpdateSettings:
         clip_high=loss.clip_high,
         dual_clip=loss.dual_clip,
         aggregation=loss.aggregation,
-        max_episode_tokens=config.environment.max_turns * config.rollout.sampling_max_tokens,
+        max_episode_tokens=loss.max_episode_tokens or config.environment.max_turns * config.rollout.sampling_max_tokens,
         correction_kind=config.algorithm.correction.kind,
         correction_level=config.algorithm.correction.level,
         correction_low=config.algorithm.correction.low,
@@ -263,7 +280,7 @@ def worker_settings(config: Config, data: RunData, adapter_modules: tuple[str, .
         environment=environment_settings(config),
         tool_format=config.model.tool_format,
         reward=config.environment.reward,
-        index_id=data.index_id,
+        index_ids=data.index_ids,
         search=SearchAccess(data.search_app, config.search),
         rollout_timeout=rollout.rollout_timeout,
         rollout_max_retries=rollout.rollout_max_retries,

@@ -1,16 +1,18 @@
 """`ServeSearchClient`: the search service through Ray handles, for rollout workers and for the HTTP ingress alike.
 
-Every request has a deadline, which travels with it. Requests that wait are sent as one call. A replica that dies while it
-answers is followed by another one within the deadline; a search changes nothing, so that asking again is safe.
+Every request has a deadline, which travels with it. Requests that wait are sent as one call, where indexes are cut one to each
+shard. A replica that dies while it answers is followed by another one within the deadline; a search changes nothing, so that
+asking again is safe.
 """
 
 from __future__ import annotations
 
 import asyncio
+import copy
 import time
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, Protocol
 
 import ray
 from ray import serve
@@ -19,7 +21,7 @@ from ray.serve.exceptions import RayServeException, ReplicaUnavailableError
 from ray.serve.handle import DeploymentHandle
 
 from actors.index_registry import NAMESPACE, registry_name
-from actors.remote import within
+from actors.remote import value_of, within
 from rl_cluster.config import SearchConfig
 from rl_cluster.environments.hits import FoundDocument
 from rl_cluster.environments.search_tools import ReadPart, SearchClient
@@ -32,9 +34,11 @@ from rl_cluster.errors import (
 )
 from rl_cluster.service.coalescer import Coalescer
 from rl_cluster.service.http_search import HttpSearchClient, http_search_settings
+from rl_cluster.service.merging import described, merged
 from rl_cluster.service.settings import CallLimits, call_limits
 from rl_cluster.service.values import (
     SEARCH_TOOLS,
+    WHOLE_TOOLS,
     DocumentAnswer,
     DocumentRequest,
     IndexDescription,
@@ -42,6 +46,7 @@ from rl_cluster.service.values import (
     Request,
     SearchAnswer,
     SearchRequest,
+    index_name,
 )
 
 DEPLOYMENTS = {"bm25_search": "Bm25Replica", "vector_search": "VectorReplica", "hybrid_search": "HybridReplica"}
@@ -51,27 +56,43 @@ _DESCRIBE_TIMEOUT_S = 10.0
 SWAP_TIMEOUT_S = 300.0
 
 
+def deployments(tool: str, shards: int) -> list[str]:
+    """The names of a tool's deployments, one for each shard that they open."""
+    number = 1 if tool in WHOLE_TOOLS else shards
+    return [DEPLOYMENTS[tool] if number == 1 else f"{DEPLOYMENTS[tool]}-{shard}" for shard in range(number)]
+
+
 class ServeSearchClient:
-    """Belongs to one event loop. See environments.search_tools.SearchClient and service.http_app.Backend."""
+    """Belongs to one event loop. See environments.search_tools.SearchClient and service.http_app.Backend.
+
+    As a SearchClient it asks the first of the service's indexes, or the one that `over` names.
+    """
 
     def __init__(self, app_name: str, limits: CallLimits, documents_from: str = "bm25_search") -> None:
         """`documents_from`: the tool whose replicas are asked for documents; each of them has all."""
         self.app_name = app_name
         self.limits = limits
         self.documents_from = documents_from
+        self.index: str | None = None
         self._handles: dict[str, DeploymentHandle] = {}
         self._lines: dict[str, Coalescer[Request, Reply]] = {}
+
+    def over(self, corpus: str) -> SearchClient:
+        """The same client for the index of one corpus; what waits is still sent together."""
+        narrowed = copy.copy(self)
+        narrowed.index = index_name(corpus)
+        return narrowed
 
     async def search(
         self, tool: str, query: str, k: int, excluded: tuple[str, ...], filters: Mapping[str, Any] | None = None
     ) -> list[FoundDocument]:
         """See environments.search_tools.SearchClient."""
-        answer = await self.search_index(SearchRequest(tool, query, k, excluded, filters))
+        answer = await self.search_index(SearchRequest(tool, query, k, excluded, filters, self.index))
         return [FoundDocument(hit.doc_id, hit.title, hit.snippet) for hit in answer.hits]
 
     async def read(self, doc_id: str, part: int, excluded: tuple[str, ...]) -> ReadPart:
         """See environments.search_tools.SearchClient."""
-        found = await self.read_index(DocumentRequest(doc_id, part, excluded))
+        found = await self.read_index(DocumentRequest(doc_id, part, excluded, self.index))
         return ReadPart(found.doc_id, found.title, found.text, found.part, found.parts)
 
     async def search_index(self, request: SearchRequest) -> SearchAnswer:
@@ -91,10 +112,11 @@ class ServeSearchClient:
         return answer
 
     async def indexes(self) -> list[IndexDescription]:
-        """What one replica answers from."""
-        described = self._handle(self.documents_from).describe.remote()
+        """What one replica, or one of each shard, answers from."""
+        names = deployments(self.documents_from, self.limits.shards)
+        found = asyncio.gather(*(value_of(self._handle(name).describe.remote()) for name in names))
         try:
-            return await within(_DESCRIBE_TIMEOUT_S, described)
+            return described(await within(_DESCRIBE_TIMEOUT_S, found))
         except TimeoutError as error:
             raise ToolTimeoutError(f"No replica described its indexes within {_DESCRIBE_TIMEOUT_S:.0f} s.") from error
         except (RayServeException, RayError) as error:
@@ -144,21 +166,41 @@ class ServeSearchClient:
         return self._lines[tool]
 
     async def _send(self, tool: str, requests: list[Request]) -> list[Reply]:
+        """The replies of the tool's replicas, from all shards, in the order of the requests."""
+        names = deployments(tool, self.limits.shards)
+        if len(names) == 1:
+            return await self._send_to(names[0], requests)
+        replies: dict[int, Reply] = {}
+        asked = list(range(len(requests)))
+        while True:
+            some = [requests[place] for place in asked]
+            shards = await asyncio.gather(*(self._send_to(name, some) for name in names))
+            for place, request, found in zip(asked, some, zip(*shards, strict=True), strict=True):
+                reply = merged(request, found)
+                if reply is not None:
+                    replies[place] = reply
+            asked = [place for place in asked if place not in replies]
+            if not asked:
+                return [replies[place] for place in range(len(requests))]
+            # A replica answers what is over its deadline with an error, so that this ends.
+            await asyncio.sleep(_RETRY_PAUSE_S)
+
+    async def _send_to(self, deployment: str, requests: list[Request]) -> list[Reply]:
         deadline = max(request.deadline for request in requests)
         while True:
             try:
-                return await within(deadline - time.time(), self._handle(tool).answer.remote(requests))
+                return await within(deadline - time.time(), self._handle(deployment).answer.remote(requests))
             except _LOST as error:
                 if time.time() + _RETRY_PAUSE_S >= deadline:
-                    raise ToolUnavailableError(f"{tool} lost its replica: {_first_line(error)}") from error
+                    raise ToolUnavailableError(f"{deployment} lost its replica: {_first_line(error)}") from error
                 await asyncio.sleep(_RETRY_PAUSE_S)
             except (RayServeException, RayError) as error:
-                raise ToolUnavailableError(f"{tool} is not available: {_first_line(error)}") from error
+                raise ToolUnavailableError(f"{deployment} is not available: {_first_line(error)}") from error
 
-    def _handle(self, tool: str) -> DeploymentHandle:
-        if tool not in self._handles:
-            self._handles[tool] = serve.get_deployment_handle(DEPLOYMENTS[tool], self.app_name)
-        return self._handles[tool]
+    def _handle(self, deployment: str) -> DeploymentHandle:
+        if deployment not in self._handles:
+            self._handles[deployment] = serve.get_deployment_handle(deployment, self.app_name)
+        return self._handles[deployment]
 
 
 @dataclass(frozen=True)
@@ -169,8 +211,14 @@ class SearchAccess:
     search: SearchConfig
 
 
-def open_search(access: SearchAccess) -> SearchClient:
-    """A client for the event loop that runs. Raises ConfigError where the endpoint's token is not set on this machine."""
+class CorpusClients(Protocol):
+    """Access to the search of a run, one client for each corpus."""
+
+    def over(self, corpus: str) -> SearchClient: ...
+
+
+def open_search(access: SearchAccess) -> CorpusClients:
+    """Clients for the event loop that runs. Raises ConfigError where the endpoint's token is not set on this machine."""
     if access.search.external is not None:
         return HttpSearchClient(http_search_settings(access.search))
     return ServeSearchClient(access.app_name, call_limits(access.search))

@@ -6,19 +6,22 @@ Retrieval libraries are loaded by replicas alone. What comes while a batch is co
 from __future__ import annotations
 
 import asyncio
+import logging
 
 from ray import serve
 from ray.exceptions import RayError
 
 from actors.index_registry import open_registry
 from actors.remote import within
-from rl_cluster.errors import RLClusterError
+from rl_cluster.errors import ClusterError, RLClusterError
 from rl_cluster.service.coalescer import Coalescer
 from rl_cluster.service.registry import IndexView
 from rl_cluster.service.settings import ServiceSettings
-from rl_cluster.service.values import IndexDescription, Reply, Request
+from rl_cluster.service.values import TOOL_PARTS, IndexDescription, Reply, Request
 
 POLL_S = 5.0
+_PAUSE_S = 1.0
+logger = logging.getLogger("ray.serve")
 
 
 class _Replica:
@@ -26,16 +29,19 @@ class _Replica:
 
     parts: tuple[str, ...] = ()
 
-    async def __init__(self, app_name: str, folders: dict[str, str], settings: ServiceSettings) -> None:
+    async def __init__(
+        self, app_name: str, folders: dict[str, str], settings: ServiceSettings, shard: int = 0, shards: int = 1
+    ) -> None:
+        """`shard` of `shards` is what it opens of each index."""
         if "vector" in self.parts:
             import torch
 
             torch.set_num_threads(1)
-        self.app_name = app_name
+        self.app_name, self.shard, self.shards = app_name, shard, shards
         self.member = serve.get_replica_context().replica_tag
         from rl_cluster.service.catalog import IndexCatalog
 
-        self.catalog = IndexCatalog(self.parts, settings.memory_gib)
+        self.catalog = IndexCatalog(self.parts, settings.memory_gib, devices=settings.devices)
         self.coalescer: Coalescer[Request, Reply] = Coalescer(
             self._compute,
             max_batch=settings.limits.max_batch,
@@ -45,7 +51,13 @@ class _Replica:
         )
         self.registry = open_registry(app_name, IndexView(0, folders, {}))
         self.view: IndexView = await self.registry.view.remote()
-        await asyncio.to_thread(self.catalog.apply, self.view.folders, self.view.pending)
+        try:
+            await asyncio.to_thread(self._open, self.view)
+        except Exception as error:
+            # Ray Serve would keep the text of a traceback only, and try again first.
+            reason = error if isinstance(error, RLClusterError) else ClusterError(self._unexpected(error))
+            await self.registry.report_start_failure.remote(reason)
+            raise
         self.following = asyncio.create_task(self._follow())
 
     async def answer(self, requests: list[Request]) -> list[Reply]:
@@ -64,45 +76,66 @@ class _Replica:
         return await asyncio.to_thread(self.catalog.answer, requests)
 
     async def _follow(self) -> None:
-        error = ""
+        """Takes over newer views for ever; whatever goes wrong is logged and told to the registry, which then takes a change back."""
+        error, lost = "", False
         while True:
             try:
+                if lost:
+                    self.registry, lost = open_registry(self.app_name, self.view), False
                 newer = self.registry.wait_newer.remote(self.member, self.view, error, POLL_S)
                 view = await within(3 * POLL_S, newer)
+                if view.generation > self.view.generation:
+                    error = await self._apply(view)
+                    self.view = view
             except (RayError, TimeoutError):
                 # The registry died with its machine; any replica can bring the next one up to what it has itself.
-                await asyncio.sleep(1.0)
-                self.registry = open_registry(self.app_name, self.view)
-                continue
-            if view.generation > self.view.generation:
-                error = await self._apply(view)
-                self.view = view
+                lost = True
+                await asyncio.sleep(_PAUSE_S)
+            except Exception as unexpected:
+                logger.exception("A replica of %s could not follow the registry; it tries again.", type(self).__name__)
+                error = self._unexpected(unexpected)
+                await asyncio.sleep(_PAUSE_S)
 
     async def _apply(self, view: IndexView) -> str:
         """Opens and switches as the view says; returns what is wrong, or an empty text."""
         try:
-            await asyncio.to_thread(self.catalog.apply, view.folders, view.pending)
-        except (RLClusterError, OSError, ValueError) as error:
-            return str(error) or type(error).__name__
+            await asyncio.to_thread(self._open, view)
+        except RLClusterError as error:
+            return str(error)
+        except Exception as error:
+            logger.exception("The indexes of generation %d cannot be opened.", view.generation)
+            return self._unexpected(error)
         return ""
+
+    def _open(self, view: IndexView) -> None:
+        from rl_cluster.retrieval.shards import shard_folder
+
+        def here(folders: dict[str, str]) -> dict[str, str]:
+            return {name: shard_folder(folder, self.shard, self.shards) for name, folder in folders.items()}
+
+        self.catalog.apply(here(view.folders), here(view.pending))
+
+    def _unexpected(self, error: Exception) -> str:
+        said = next(iter(str(error).splitlines()), "")[:300]
+        return f"A replica of {type(self).__name__} cannot open its indexes ({type(error).__name__}: {said}); its log says more."
 
 
 class Bm25Replica(_Replica):
     """Word search."""
 
-    parts = ("lexical",)
+    parts = TOOL_PARTS["bm25_search"]
 
 
 class VectorReplica(_Replica):
     """Search by meaning."""
 
-    parts = ("vector",)
+    parts = TOOL_PARTS["vector_search"]
 
 
 class HybridReplica(_Replica):
     """Search by words and by meaning, fused."""
 
-    parts = ("lexical", "vector")
+    parts = TOOL_PARTS["hybrid_search"]
 
 
 REPLICAS = {"bm25_search": Bm25Replica, "vector_search": VectorReplica, "hybrid_search": HybridReplica}

@@ -10,23 +10,30 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import socket
+import time
 from typing import Any
 
 import ray
 from ray import serve
+from ray.exceptions import RayError
 from ray.serve.config import BackpressureConfig
+from ray.serve.exceptions import RayServeException
 
 from actors.index_registry import NAMESPACE, registry_name
-from actors.search_client import DEPLOYMENTS, ServeSearchClient
+from actors.search_client import ServeSearchClient, deployments
 from actors.search_replica import REPLICAS
-from rl_cluster.errors import ClusterError
+from rl_cluster.errors import ClusterError, DeadlineError, RLClusterError
 from rl_cluster.service.settings import CallLimits, ServiceSettings
-from rl_cluster.service.values import IndexDescription
+from rl_cluster.service.values import TOOL_PARTS, IndexDescription
 
 _LOGGING = {"log_level": "WARNING", "enable_access_log": False}
 _INGRESS_REQUESTS = 1000
 _TARGET_ONGOING = 2
 """Calls at a replica, each of many requests, over which another replica is started."""
+_UPSCALE_DELAY_S, _LOOK_BACK_S = 5.0, 15.0
+"""Episodes come in bursts of minutes, so replicas follow the load within seconds."""
+_POLL_S = 0.5
+_REGISTRY_TIMEOUT_S = 10.0
 
 
 def check_port(port: int, host: str = "127.0.0.1") -> None:
@@ -53,18 +60,21 @@ def is_serving() -> bool:
 def start_search(indexes: dict[str, str], app_name: str, settings: ServiceSettings, route_prefix: str = "") -> None:
     """Deploys the application over `indexes` (name -> folder) and returns when it is healthy.
 
-    `route_prefix`: of its URLs; `/` and the application's name by default.
+    `route_prefix`: of its URLs; `/` and the application's name by default. Raises the error of the first replica that cannot
+    start (IndexFormatError, ModelError, ConfigError), ClusterError where Ray Serve gives the reason, and DeadlineError after
+    `settings.start_timeout_s`; then nothing is left of the application.
     """
     if not is_serving():
         check_port(settings.port, settings.host)
     serve.start(http_options={"host": settings.host, "port": settings.port}, logging_config=_LOGGING)
     stop_search(app_name)
-    options = _options(settings)
     names = [name for name in settings.tools.tools if name in REPLICAS]
-    tools = [
-        serve.deployment(REPLICAS[name], name=DEPLOYMENTS[name], **options).bind(app_name, indexes, settings)
-        for name in names
-    ]
+    tools = []
+    for tool in names:
+        shards = deployments(tool, settings.limits.shards)
+        for shard, name in enumerate(shards):
+            deployed = serve.deployment(REPLICAS[tool], name=name, **_options(settings, tool))
+            tools.append(deployed.bind(app_name, indexes, settings, shard, len(shards)))
     ingress = serve.deployment(
         _ingress(app_name, settings, names[0]),
         name="SearchIngress",
@@ -73,15 +83,60 @@ def start_search(indexes: dict[str, str], app_name: str, settings: ServiceSettin
         max_queued_requests=settings.limits.max_waiting,
         backpressure_config=BackpressureConfig(retry_after_s=1),
     )
-    prefix = route_prefix or f"/{app_name}"
-    serve.run(ingress.bind(*tools), name=app_name, route_prefix=prefix, logging_config=_LOGGING)
+    target = serve.RunTarget(ingress.bind(*tools), app_name, route_prefix or f"/{app_name}", _LOGGING)
+    try:
+        # `serve.run` would wait for ever, and try a replica again that cannot start.
+        serve.run_many([target], wait_for_applications_running=False)
+        _wait_until_up(app_name, settings.start_timeout_s)
+    except (RLClusterError, RayServeException, RayError, TimeoutError) as error:
+        with contextlib.suppress(TimeoutError):  # what cannot be deleted now is replaced by the next start
+            stop_search(app_name)
+        if isinstance(error, RLClusterError):
+            raise
+        raise ClusterError(f"The search service could not be deployed: {_said(str(error))}.") from error
 
 
-def _options(settings: ServiceSettings) -> dict[str, Any]:
+def _wait_until_up(app_name: str, timeout_s: float) -> None:
+    """Raises the first replica's reason where the application does not come up; see `start_search`."""
+    deadline = time.monotonic() + timeout_s
+    while True:
+        failure = _start_failure(app_name)
+        if failure is not None:
+            raise failure
+        application = serve.status().applications.get(app_name)
+        if application is not None and application.status == "RUNNING":
+            return
+        if application is not None and application.status == "DEPLOY_FAILED":
+            raise ClusterError(f"The search service did not start: {_said(application.message)}.")
+        if time.monotonic() >= deadline:
+            raise DeadlineError(
+                f"The search service was not up within search.start_timeout_s={timeout_s:.0f} s; are its replicas waiting for "
+                "resources?"
+            )
+        time.sleep(_POLL_S)
+
+
+def _start_failure(app_name: str) -> RLClusterError | None:
+    """Why a replica cannot start, as it told the registry; None where nothing is known."""
+    try:
+        registry: Any = ray.get_actor(registry_name(app_name), NAMESPACE)
+        return ray.get(registry.start_failure.remote(), timeout=_REGISTRY_TIMEOUT_S)
+    except (ValueError, RayError):  # no replica has opened it yet, or it is of an earlier start and just ending
+        return None
+
+
+def _said(message: str) -> str:
+    """The first and the last line of a message that may hold a traceback."""
+    lines = [line.strip() for line in message.splitlines() if line.strip()] or ["no reason is given"]
+    return " ... ".join(dict.fromkeys((lines[0], lines[-1])))[:500].rstrip(".")
+
+
+def _options(settings: ServiceSettings, tool: str) -> dict[str, Any]:
+    gpus = settings.gpus_per_replica if "vector" in TOOL_PARTS[tool] else 0.0
     options: dict[str, Any] = {
         "max_ongoing_requests": settings.max_ongoing_requests,
         "max_queued_requests": settings.limits.max_waiting,
-        "ray_actor_options": {"num_cpus": settings.cpus_per_replica},
+        "ray_actor_options": {"num_cpus": settings.cpus_per_replica, "num_gpus": gpus},
         "health_check_period_s": 2.0,
     }
     if settings.min_replicas == settings.max_replicas:
@@ -90,6 +145,8 @@ def _options(settings: ServiceSettings) -> dict[str, Any]:
         "min_replicas": settings.min_replicas,
         "max_replicas": settings.max_replicas,
         "target_ongoing_requests": _TARGET_ONGOING,
+        "upscale_delay_s": _UPSCALE_DELAY_S,
+        "look_back_period_s": _LOOK_BACK_S,
     }
     return options | {"autoscaling_config": autoscaling}
 
@@ -112,9 +169,13 @@ def stop_search(app_name: str) -> None:
         ray.kill(ray.get_actor(registry_name(app_name), NAMESPACE))
 
 
-def swap_index(app_name: str, name: str, folder: str, documents_from: str = "bm25_search") -> IndexDescription:
+def swap_index(
+    app_name: str, name: str, folder: str, documents_from: str = "bm25_search", shards: int = 1
+) -> IndexDescription:
     """Makes `name` stand for the index in `folder`, without a request that fails; returns when all replicas have switched.
 
-    Raises IndexFormatError where a replica cannot open the folder; then all go on with what they have.
+    `shards`: how many the service's indexes are cut into. Raises IndexFormatError where a replica cannot open the folder; then
+    all go on with what they have.
     """
-    return asyncio.run(ServeSearchClient(app_name, CallLimits(), documents_from).swap(name, folder))
+    limits = CallLimits(shards=shards)
+    return asyncio.run(ServeSearchClient(app_name, limits, documents_from).swap(name, folder))

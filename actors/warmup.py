@@ -7,11 +7,11 @@ import asyncio
 import numpy as np
 
 from actors.run_parts import environment_settings
+from actors.search_client import CorpusClients
 from rl_cluster.config import Config
 from rl_cluster.datasets.task import Task
 from rl_cluster.environments.scripted_searcher import scripted_search
 from rl_cluster.environments.search import SearchEnvironment
-from rl_cluster.environments.search_tools import SearchClient
 from rl_cluster.episodes.demonstrations import demonstrate
 from rl_cluster.episodes.formats import detect_format, get_format
 from rl_cluster.episodes.rendering import ChatRenderer
@@ -20,7 +20,7 @@ from rl_cluster.sequences.row import TrainingRow
 
 
 async def demonstration_rows(
-    config: Config, model_path: str, tasks: list[Task], client: SearchClient
+    config: Config, model_path: str, tasks: list[Task], clients: CorpusClients
 ) -> list[list[TrainingRow]]:
     """One list of rows per demonstration; every token that the script wrote has weight 1."""
     from transformers import AutoTokenizer
@@ -32,7 +32,7 @@ async def demonstration_rows(
     settings = environment_settings(config)
 
     async def one(task: Task) -> list[TrainingRow]:
-        environment = SearchEnvironment(task, settings, tool_format, client)
+        environment = SearchEnvironment(task, settings, tool_format, clients.over(task.corpus))
         script = scripted_search(task.prompt, settings.k)
         trajectory = await demonstrate(task.task_id, environment, script, renderer, tool_format)
         rows = rows_from_trajectory(trajectory).rows

@@ -6,7 +6,8 @@ float32. Every side runs in a process of its own, one after the other.
 merged_vs_per_turn      time of one update with one row per turn over that with merged rows
 vs_bare                 tokens per second of the update over a bare transformers forward and backward with full logits
 vs_bare_same_products   the same, with the bare loop's matrix products sent through oneDNN as the learner sends its own
-peak_mb_ratio           peak memory above weights, gradients and optimiser state, gradient checkpointing on both sides
+peak_mb_ratio           peak memory above weights, gradients and optimiser state, gradient checkpointing on both sides, under
+                        the learner's allocator, which here gives freed memory back at once: what the step needs
 grad_rel_diff           largest over tensors of |a - b| / |b|, merged against per turn
 
     python -m benchmarks.learner [--trajectories 16]
@@ -16,6 +17,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import os
 import subprocess
 import sys
 import tempfile
@@ -89,10 +91,10 @@ def timed_update(trajectories: int, per_turn: bool, gradients: str) -> dict[str,
     rank.update(rows[:1], update_settings())
     step, kept = rank._step, {}
 
-    def keep_gradients() -> float:
+    def keep_gradients(loss: float) -> float:
         nonlocal kept
         kept = {name: p.grad.clone() for name, p in rank.engine.module.named_parameters() if p.grad is not None}
-        return step()
+        return step(loss)
 
     rank._step = keep_gradients
     started = time.perf_counter()
@@ -147,25 +149,43 @@ def bare_pass(model: Any, row: Any) -> None:
     (-(ratio * advantage * mask).sum()).backward()
 
 
+def measured_allocator() -> dict[str, str]:
+    from actors.run_parts import process_environment
+
+    variables = process_environment("cpu")["env_vars"]
+    return {**variables, "MALLOC_CONF": "dirty_decay_ms:0,muzzy_decay_ms:0"}
+
+
 def peak_memory(side: str) -> dict[str, float]:
-    """MB above what is resident after a first short update, whose weights, gradients and moments then stand."""
+    """MB of the step above weights, gradients and moments, which all stand when a second short update is about to step."""
     rows = rows_of(GROUP, per_turn=False)
     short = rows_of(1, per_turn=True)[0]
+    standing = 0.0
     if side == "ours":
         rank = learner(2048, checkpointing=True)
         rank.update([short], update_settings())
-        before = resident_mb()
+        step = rank._step
+
+        def measure(loss: float) -> float:
+            nonlocal standing
+            standing = resident_mb()
+            return step(loss)
+
+        rank._step = measure
+        rank.update([short], update_settings())
+        rank._step = step
         reset_peak()
         rank.update(rows[:1], update_settings())
     else:
         model, optimizer = bare_model(checkpointing=True)
         bare_pass(model, short)
         optimizer.step()
-        before = resident_mb()
+        bare_pass(model, short)
+        standing = resident_mb()
         reset_peak()
         bare_pass(model, rows[0])
         optimizer.step()
-    return {"peak_mb": peak_mb() - before}
+    return {"peak_mb": peak_mb() - standing}
 
 
 def resident_mb() -> float:
@@ -209,7 +229,8 @@ def main() -> None:
         for side in ("merged", "per_turn", "bare", "bare_onednn", "peak_ours", "peak_bare"):
             command = [sys.executable, "-m", "benchmarks.learner", "--side", side, "--folder", folder]
             command += ["--trajectories", str(options.trajectories)]
-            output = subprocess.run(command, check=True, stdout=subprocess.PIPE, text=True).stdout
+            environment = os.environ | (measured_allocator() if side.startswith("peak") else {})
+            output = subprocess.run(command, check=True, stdout=subprocess.PIPE, text=True, env=environment).stdout
             results[side] = json.loads(output.splitlines()[-1])
             print(side, results[side], flush=True)
         difference = largest_difference(f"{folder}/merged.pt", f"{folder}/per_turn.pt")

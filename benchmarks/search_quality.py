@@ -30,7 +30,7 @@ LOWEST_XQUAD = {"en": 0.95, "de": 0.90, "es": 0.94, "ar": 0.88, "hi": 0.93, "vi"
 Question = tuple[str, dict[str, float]]  # text, gains
 
 
-def _miracl(folder: Path) -> tuple[dict[str, str], list[Question]]:
+def miracl(folder: Path) -> tuple[dict[str, str], list[Question]]:
     """Document id -> title, blank and text; and the questions."""
     texts: dict[str, str] = {}
     with pa.input_stream(str(folder / "yo-feed.jsonl.zst"), compression="zstd") as stream:
@@ -45,7 +45,7 @@ def _miracl(folder: Path) -> tuple[dict[str, str], list[Question]]:
     return texts, [(text, gains[topic]) for topic, text in (line.split("\t") for line in topics)]
 
 
-def _xquad(path: Path) -> tuple[dict[str, str], list[Question]]:
+def xquad_file(path: Path) -> tuple[dict[str, str], list[Question]]:
     texts: dict[str, str] = {}
     questions: list[Question] = []
     for article in json.loads(path.read_text(encoding="utf-8"))["data"]:
@@ -56,7 +56,7 @@ def _xquad(path: Path) -> tuple[dict[str, str], list[Question]]:
     return texts, questions
 
 
-def _figures(texts: dict[str, str], questions: Iterable[Question], settings: LexicalSettings) -> tuple[float, float]:
+def figures(texts: dict[str, str], questions: Iterable[Question], settings: LexicalSettings) -> tuple[float, float]:
     """Mean nDCG@10 and Recall@100; questions without a relevant document count 0."""
     ids = sorted(texts)
     index = LexicalIndex.build((texts[doc_id] for doc_id in ids), settings)
@@ -68,7 +68,7 @@ def _figures(texts: dict[str, str], questions: Iterable[Question], settings: Lex
     return mean(ndcg_at_k, 10), mean(recall_at_k, 100)
 
 
-def _default(locale: str) -> LexicalSettings:
+def default_settings(locale: str) -> LexicalSettings:
     return LexicalSettings(analysis=AnalysisSettings(analyzer=analyzer_for([locale])))
 
 
@@ -95,21 +95,21 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--data", type=Path, required=True, help="folder with miracl-yo/ and xquad/")
     data = parser.parse_args().data
-    texts, questions = _miracl(data / "miracl-yo")
+    texts, questions = miracl(data / "miracl-yo")
     plain = LexicalSettings("lucene", 0.9, 0.4, analysis=AnalysisSettings(analyzer="whitespace"))
-    ndcg, recall = _figures(texts, questions, plain)
+    ndcg, recall = figures(texts, questions, plain)
     print(f"MIRACL yo, white space: nDCG@10 {ndcg:.4f} Recall@100 {recall:.4f}")
-    yoruba, yoruba_recall = _figures(texts, questions, _default("yo"))
+    yoruba, yoruba_recall = figures(texts, questions, default_settings("yo"))
     print(f"MIRACL yo, default: nDCG@10 {yoruba:.4f} Recall@100 {yoruba_recall:.4f}")
     ok = abs(ndcg - PUBLISHED["ndcg"]) <= TOLERANCE and abs(recall - PUBLISHED["recall"]) <= TOLERANCE
     ok &= yoruba >= LOWEST_YORUBA
     xquad: dict[str, float] = {}
     for locale, lowest in LOWEST_XQUAD.items():
-        texts, questions = _xquad(data / "xquad" / f"xquad.{locale}.json")
-        xquad[locale], found = _figures(texts, questions, _default(locale))
+        texts, questions = xquad_file(data / "xquad" / f"xquad.{locale}.json")
+        xquad[locale], found = figures(texts, questions, default_settings(locale))
         print(f"XQuAD {locale}: nDCG@10 {xquad[locale]:.4f} (at least {lowest}) Recall@100 {found:.4f}")
         ok &= xquad[locale] >= lowest
-    difference = _agreement(*_xquad(data / "xquad" / "xquad.en.json"))
+    difference = _agreement(*xquad_file(data / "xquad" / "xquad.en.json"))
     ok &= difference <= 1e-5
     result = {
         "miracl_yo_ndcg10": round(ndcg, 4),

@@ -46,6 +46,15 @@ class VectorConfig(Section):
     probes: Positive
     code_bytes: Positive
     refine: Positive
+    device: Literal["cpu", "cuda"]
+
+    @model_validator(mode="after")
+    def _kind_has_device(self) -> VectorConfig:
+        if self.device == "cuda" and self.kind == "hnsw":
+            raise ValueError(
+                "device=cuda: kind=hnsw has no form for GPUs; set search/vector=flat or ivf_pq, or device=cpu"
+            )
+        return self
 
 
 class FusionConfig(Section):
@@ -94,7 +103,11 @@ class SearchConfig(Section):
     fusion: FusionConfig
     embedder: str
     embed_max_tokens: Positive
+    query_prompt: str
+    passage_prompt: str
+    device: Literal["cpu", "cuda"]
     snippet_words: Positive
+    shards: Positive
     min_replicas: Positive
     max_replicas: Positive
     timeout_s: Seconds
@@ -106,6 +119,7 @@ class SearchConfig(Section):
     max_batch: Positive
     memory_gib: Annotated[float, Field(gt=0)] | None
     cpus_per_replica: Annotated[float, Field(ge=0)]
+    gpus_per_replica: Annotated[float, Field(ge=0)]
     start_timeout_s: Seconds
     build_timeout_s: Seconds
     external: ExternalSearchConfig | None
@@ -121,4 +135,17 @@ class SearchConfig(Section):
                 f"host={self.host} lets other machines ask; name the environment variable of a bearer token in token_env, or set "
                 "host=127.0.0.1"
             )
+        if self.shards > 1 and self.lexical.backend != "bm25s":
+            raise ValueError(
+                f"shards={self.shards}: lexical.backend={self.lexical.backend} cannot be cut; set search/lexical=bm25s or shards=1"
+            )
+        if self.needs_gpu and not self.gpus_per_replica:
+            raise ValueError(
+                "device=cuda and vector.device=cuda need a GPU in each replica; set gpus_per_replica to a share of one, or both devices to cpu"
+            )
         return self
+
+    @property
+    def needs_gpu(self) -> bool:
+        """Whether building and searching vectors takes a GPU."""
+        return "cuda" in (self.device, self.vector.device)

@@ -41,6 +41,10 @@ class SearchRequestError(RLClusterError, ValueError):
     """A search request is malformed (empty query, k out of range, unknown tool, index or field): the caller's fault, never retried."""
 
 
+class UnknownDocumentError(SearchRequestError):
+    """An index, or the part of it that was asked, has no document of this id."""
+
+
 class ToolTimeoutError(RLClusterError, TimeoutError):
     """A tool did not answer within its deadline (infrastructure failure `tool_timeout`)."""
 

@@ -72,6 +72,8 @@ def run(config: EvaluateConfig) -> int:
         say(f"error: {error}")
         return 2
     console.print(comparison_table(content.comparison))
+    for note in content.comparison["notes"]:
+        say(note)
     for path in paths:
         say(f"{path.name:<12} {path}")
     return 0
@@ -83,8 +85,14 @@ def evaluate(config: EvaluateConfig, sets: Sequence[QuestionSet], say: Say) -> t
     from rl_cluster.evaluation.report import write_report
     from rl_cluster.evaluation.runner import Plan, evaluate_systems, report_of
     from rl_cluster.models.source import cache_root
+    from rl_cluster.retrieval.devices import devices_from_config
 
     systems = systems_of(config)
+    confidential = ", ".join(found.dataset for found in sets if found.confidential)
+    if confidential:
+        say(
+            f"{confidential}: confidential, so no question, query or document text goes into the report, MLflow or traces"
+        )
     drifts = {name: get_drift(values) for name, values in config.evaluation.drift.items()}
     plan = Plan(
         stages=_stages(config, systems, say),
@@ -94,6 +102,7 @@ def evaluate(config: EvaluateConfig, sets: Sequence[QuestionSet], say: Say) -> t
         indexes=cache_root() / "indexes",
         samples=config.samples,
         seed=config.seed,
+        devices=devices_from_config(config.search.model_dump()),
     )
     evaluation = asyncio.run(evaluate_systems(sets, plan, say))
     prices = {name: system.prices.prices() for name, system in systems.items()}
@@ -103,6 +112,8 @@ def evaluate(config: EvaluateConfig, sets: Sequence[QuestionSet], say: Say) -> t
         "episodes per question": str(config.samples),
         "temperature": f"{config.temperature:g}",
     }
+    if confidential:
+        facts["confidential"] = f"{confidential}; texts are withheld"
     content = report_of(
         config.run_name, list(systems), evaluation, config.measure_settings, prices, drifts, config.repeats, facts
     )
@@ -129,22 +140,20 @@ def check_inputs(config: EvaluateConfig, sets: Sequence[QuestionSet]) -> None:
         corpus = questions.read_corpus()
         for name, values in config.evaluation.drift.items():
             check_filters(questions, corpus, name, get_drift(values))
-    for system in systems_of(config).values():
+    for name, system in systems_of(config).items():
         if isinstance(system, ModelSystemConfig):
-            _check_model(config, system, sets)
+            _check_model(config, name, system, sets)
         elif isinstance(system, EndpointConfig):
             _endpoint(config, system)
 
 
-def _check_model(config: EvaluateConfig, system: ModelSystemConfig, sets: Sequence[QuestionSet]) -> None:
-    from transformers import AutoConfig, AutoTokenizer
-
+def _check_model(config: EvaluateConfig, name: str, system: ModelSystemConfig, sets: Sequence[QuestionSet]) -> None:
     from rl_cluster.evaluation.players.model import check_context
-    from rl_cluster.models.source import resolve_model
+    from rl_cluster.learning.checkpoint_export import resolve_policy
+    from rl_cluster.models.parts import configuration_and_tokenizer
 
-    path = resolve_model(system.path)
-    positions = getattr(AutoConfig.from_pretrained(path, trust_remote_code=False), "max_position_embeddings", None)
-    tokenizer = AutoTokenizer.from_pretrained(path, trust_remote_code=False)
+    configuration, tokenizer = configuration_and_tokenizer(resolve_policy(system.path), f"systems.{name}.path")
+    positions = getattr(configuration, "max_position_embeddings", None)
     for questions in sets:
         corpus = questions.read_corpus()
         sample = [corpus.at(position) for position in range(0, len(corpus), max(1, len(corpus) // 200))]
@@ -238,10 +247,10 @@ async def _model_player(
     from rl_cluster.episodes.episode import EpisodeLimits
     from rl_cluster.evaluation.players.model import Model
     from rl_cluster.inference.sampling import Sample, SamplingSettings
-    from rl_cluster.models.source import resolve_model
+    from rl_cluster.learning.checkpoint_export import resolve_policy
 
     rollout = config.rollout
-    path = resolve_model(system.path)
+    path = resolve_policy(system.path)
     _connect(config)
     settings = engine_settings(rollout, path, system.dtype, config.cluster.device, config.seed)
     say(f"starting the engine of {name} ({system.path})")
@@ -323,16 +332,12 @@ def _keep_records(folder: Path, evaluation: Evaluation) -> None:
 
 
 def _track(config: EvaluateConfig, content: ReportContent, evaluation: Evaluation, paths: Sequence[Path]) -> None:
+    from rl_cluster.evaluation.report.flat import flat_numbers
     from rl_cluster.tracking.mlflow_tracker import Tracker
 
     uri = config.tracking.uri or f"sqlite:///{config.folder.parent / 'mlflow.db'}"
     tracker = Tracker(uri, config.tracking.experiment, config.run_name, config.model_dump(mode="json"))
-    for system, found in content.comparison["systems"].items():
-        for dataset, each in [*found["datasets"].items(), ("all", found["overall"])]:
-            prefix = f"eval/{system}/{dataset}"
-            tracker.log_metrics(
-                {f"{prefix}/ndcg@10": each["ndcg@10"], f"{prefix}/failure_rate": each["failure_rate"]}, 0
-            )
+    tracker.log_metrics(flat_numbers(content.comparison, content.drifts), 0)
     for trajectories in evaluation.played[None].trajectories.values():
         tracker.log_traces(trajectories, 0, config.tracking.traces_per_step)
     for path in paths:

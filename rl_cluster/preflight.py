@@ -99,22 +99,18 @@ def _check_reference(config: Config) -> None:
     """A reference or teacher scores the policy's own token ids, so that both must read them alike."""
     if config.learner.reference in (None, "start"):
         return
-    from transformers import AutoTokenizer
-
+    from rl_cluster.models.parts import configuration_and_tokenizer
     from rl_cluster.models.source import resolve_model
 
-    names = (config.model.name, config.learner.reference)
-    paths = (resolve_model(names[0]), resolve_model(names[1], "learner.reference"))
-    try:
-        policy, reference = (AutoTokenizer.from_pretrained(path, trust_remote_code=False).get_vocab() for path in paths)
-    except (OSError, ValueError) as error:
-        raise ModelError(
-            f"learner.reference={names[1]}: its tokenizer cannot be loaded ({error}); correct it."
-        ) from error
+    names = {"model.name": config.model.name, "learner.reference": str(config.learner.reference)}
+    policy, reference = (
+        configuration_and_tokenizer(resolve_model(name, setting), setting)[1].get_vocab()
+        for setting, name in names.items()
+    )
     other = next((token for token, number in policy.items() if reference.get(token) != number), None)
     if other is not None:
         raise ModelError(
-            f"learner.reference={names[1]} has another token id for {other!r} than {names[0]}; choose a model with the same tokenizer."
+            f"learner.reference={config.learner.reference} has another token id for {other!r} than {config.model.name}; choose a model with the same tokenizer."
         )
 
 
@@ -134,11 +130,17 @@ def _check_search(config: Config) -> None:
 
 
 def _check_data(config: Config) -> None:
+    from rl_cluster.datasets.manifest import is_confidential
     from rl_cluster.datasets.source import prepare_data
     from rl_cluster.datasets.tables import check_tasks, read_tasks
     from rl_cluster.retrieval.corpus import read_corpus
 
     folder = prepare_data(config.data)
+    if is_confidential(folder):
+        raise DataError(
+            f"data.folder={folder} is confidential by its manifest: its texts must not reach a model, a tracker or a report; evaluate on it "
+            "instead."
+        )
     seen: dict[str, str] = {}
     everything: list[Task] = []
     for split in ("train", "validation", "test"):
@@ -189,22 +191,21 @@ def _check_index_names(folder: Path, corpora: list[str]) -> None:
 
 
 def _check_size(config: Config, tasks: list[Task], sample: list[Document]) -> None:
-    from transformers import AutoConfig, AutoTokenizer
-
     from rl_cluster.environments.search import SearchEnvironmentSettings
     from rl_cluster.episodes.sizing import measure_episode
+    from rl_cluster.models.parts import configuration_and_tokenizer
     from rl_cluster.models.source import resolve_model
 
     environment, rollout = config.environment, config.rollout
-    model = resolve_model(config.model.name)
-    limit = getattr(AutoConfig.from_pretrained(model, trust_remote_code=False), "max_position_embeddings", None)
+    configuration, tokenizer = configuration_and_tokenizer(resolve_model(config.model.name), "model.name")
+    limit = getattr(configuration, "max_position_embeddings", None)
     if limit is not None and rollout.max_sequence_length > limit:
         raise ConfigError(
             f"rollout.max_sequence_length={rollout.max_sequence_length} is over the {limit} positions of {config.model.name}; lower it, or "
             "choose a model with a longer context."
         )
     size = measure_episode(
-        AutoTokenizer.from_pretrained(model, trust_remote_code=False),
+        tokenizer,
         config.model.tool_format,
         SearchEnvironmentSettings(
             environment.max_turns, environment.k, environment.max_k, environment.tools, environment.filter_fields
@@ -230,10 +231,10 @@ def resource_table(config: Config) -> tuple[Any, bool]:
     rollout, learner = config.rollout, config.learner
     cpus = rollout.num_workers * rollout.cpus_per_worker + learner.num_ranks * learner.cpus_per_rank
     if config.search.external is None:
-        cpus += 2 * config.search.min_replicas * config.search.cpus_per_replica
+        cpus += 2 * config.search.shards * config.search.min_replicas * config.search.cpus_per_replica
     gpus = rollout.num_workers * rollout.gpus_per_worker + learner.num_ranks * learner.gpus_per_rank
     if config.search.external is None and config.search.needs_gpu:
-        comparing = 1 + ("hybrid_search" in config.environment.tools)
+        comparing = config.search.shards + ("hybrid_search" in config.environment.tools)
         gpus += comparing * config.search.min_replicas * config.search.gpus_per_replica
     has = ray.cluster_resources()
     gib = 1 << 30

@@ -83,6 +83,11 @@ def summary(manifest: dict[str, Any], out: Path) -> list[str]:
     lines = [f"{manifest['title']}: " + ", ".join(f"{number:,} {split}" for split, number in tasks.items()) + " tasks"]
     for name, part in (manifest.get("sets") or {manifest["dataset"]: manifest}).items():
         lines += _set_lines(name, part)
+    if "sets" in manifest:
+        lines += [
+            f"{name}: {set_['tasks']:,} tasks left out: {set_['reason']}" for name, set_ in manifest["left_out"].items()
+        ]
+        lines += manifest["notes"]
     lines += [
         f"leakage between {' and '.join(found['between'])}: {found['same_question']} questions, "
         f"{found['same_passage']} relevant passages"

@@ -12,7 +12,6 @@ import signal
 import sys
 import threading
 from pathlib import Path
-from typing import Any
 
 import hydra
 from omegaconf import DictConfig
@@ -20,9 +19,10 @@ from rich.console import Console
 
 from rl_cluster.composition import Application
 from rl_cluster.environments.search_tools import SearchToolSettings
-from rl_cluster.errors import ClusterError, DeadlineError, RLClusterError
+from rl_cluster.errors import ClusterError, ConfigError, DeadlineError, RLClusterError
 from rl_cluster.service.serve_settings import ServeConfig, check_serve
 from rl_cluster.service.settings import ServiceSettings, service_settings
+from rl_cluster.service.values import index_name, open_parts
 
 SERVE = Application("serve", "rl_cluster.serve", check_serve)
 
@@ -41,8 +41,7 @@ def run(config: ServeConfig) -> int:
     try:
         tools = SearchToolSettings(config.k, config.max_k, config.tools, config.filter_fields)
         settings = service_settings(config.search, tools)
-        for folder in (config.indexes or {}).values():
-            _check_folder(folder, settings)
+        check_folders(list((config.indexes or {}).values()), settings)
         _serve(config, settings, console, ended)
     except RLClusterError as error:
         console.print(f"error: {error}", markup=False, highlight=False, soft_wrap=True)
@@ -50,13 +49,16 @@ def run(config: ServeConfig) -> int:
     return 0
 
 
-def _check_folder(folder: str, settings: ServiceSettings) -> None:
-    """What a replica would find wrong is said before one is started."""
+def check_folders(folders: list[str], settings: ServiceSettings) -> None:
+    """What a replica would find wrong is said before one is started; replicas of one machine share what they map."""
     from rl_cluster.retrieval.manifest import read_manifest
     from rl_cluster.retrieval.memory import check_open, open_bytes
 
-    manifest, built = read_manifest(_absolute(folder))
-    check_open(folder, open_bytes(manifest, built, built.parts), settings.memory_gib)
+    taken = 0
+    for folder in dict.fromkeys(folders):
+        manifest, built = read_manifest(_absolute(folder))
+        taken += open_bytes(manifest, built, open_parts(settings.tools.tools))
+        check_open(folder, taken, settings.memory_gib)
 
 
 def _serve(config: ServeConfig, settings: ServiceSettings, console: Console, ended: threading.Event) -> None:
@@ -77,9 +79,11 @@ def _serve(config: ServeConfig, settings: ServiceSettings, console: Console, end
         ) from error
     try:
         indexes = {name: str(_absolute(folder)) for name, folder in (config.indexes or {}).items()}
+        if config.search.shards > 1:
+            _cut(list(indexes.values()), config)
         for name, path in (config.corpora or {}).items():
             console.print(f"building or opening the index of {path}", markup=False, highlight=False, soft_wrap=True)
-            indexes[name] = _build(path, config)
+            indexes[name] = _build(name, path, config)
         start_search(indexes, config.name, settings, route_prefix="/")
         try:
             address = f"http://{settings.host}:{settings.port}"
@@ -96,14 +100,16 @@ def _serve(config: ServeConfig, settings: ServiceSettings, console: Console, end
         ray.shutdown()
 
 
-def _build(path: str, config: ServeConfig) -> str:
+def _build(name: str, path: str, config: ServeConfig) -> str:
     import ray
     from ray.exceptions import GetTimeoutError
 
-    from actors.index_builder import build_index
+    from actors.index_builder import build_index, build_options
 
-    search: dict[str, Any] = config.search.model_dump()
-    reference = build_index.options(num_cpus=0).remote(str(_absolute(path)), search, list(config.locales))
+    file, search = _absolute(path), config.search.model_dump()
+    corpus = corpus_to_serve(name, file)
+    options = build_options(config.search)
+    reference = build_index.options(**options).remote(str(file), corpus, search, list(config.locales))
     try:
         return ray.get(reference, timeout=config.search.build_timeout_s)[0]
     except GetTimeoutError as error:
@@ -111,6 +117,42 @@ def _build(path: str, config: ServeConfig) -> str:
             f"The index of {path} was not built within search.build_timeout_s={config.search.build_timeout_s:.0f} s; raise it, or lower "
             "search.embed_max_tokens."
         ) from error
+
+
+def _cut(folders: list[str], config: ServeConfig) -> None:
+    import ray
+    from ray.exceptions import GetTimeoutError
+
+    from actors.index_builder import cut_index
+
+    try:
+        ray.get(
+            [cut_index.remote(folder, config.search.shards) for folder in folders],
+            timeout=config.search.build_timeout_s,
+        )
+    except GetTimeoutError as error:
+        raise DeadlineError(
+            f"search.shards={config.search.shards}: the indexes were not cut within search.build_timeout_s="
+            f"{config.search.build_timeout_s:.0f} s; raise it."
+        ) from error
+
+
+def corpus_to_serve(name: str, file: Path) -> str | None:
+    """The corpus of a file that is served as `name`; None for the only one, whatever it is called.
+
+    Raises DataError where the file is no corpus, ConfigError where it has several and none is served under that name.
+    """
+    from rl_cluster.retrieval.corpus import corpus_names
+
+    names = corpus_names(file)
+    if len(names) < 2:
+        return None
+    chosen = next((corpus for corpus in names if index_name(corpus) == name), None)
+    if chosen is None:
+        raise ConfigError(
+            f"corpora.{name}={file} holds {len(names)} corpora; name it as the one to serve: {', '.join(map(index_name, names[:20]))}."
+        )
+    return chosen
 
 
 def _absolute(path: str) -> Path:

@@ -8,12 +8,13 @@ from typing import Any
 
 @dataclass(frozen=True)
 class Document:
-    """One document of a corpus. `doc_id` is unique in its corpus."""
+    """One document of a corpus. `doc_id` is unique in its corpus; `locale` is that of its text, empty where it is not known."""
 
     doc_id: str
     title: str
     text: str
     metadata: dict[str, Any] = field(default_factory=dict)
+    locale: str = ""
 
 
 @dataclass(frozen=True)

@@ -7,7 +7,7 @@ is never read as a call or an answer.
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from rl_cluster.datasets.task import Task
 from rl_cluster.environments.search_tools import SearchClient, SearchToolSettings, call_tool, tool_specs
@@ -84,11 +84,11 @@ class SearchEnvironment:
             answer = await call_tool(self.client, self.settings.tool_settings, call, self.task.excluded)
         except SearchRequestError as error:
             return self._refuse(position, call, result, str(error))
-        result.found_ids.extend(document.doc_id for document in answer.found)
+        result.calls[position] = replace(call, found_ids=tuple(document.doc_id for document in answer.found))
         return answer.observation
 
     def _refuse(self, position: int, call: ToolCall, result: StepResult, error: str) -> str:
-        result.calls[position] = ToolCall(call.name, call.arguments, error)
+        result.calls[position] = replace(call, error=error)
         return f"error: {error}"
 
 

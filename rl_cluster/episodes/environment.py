@@ -18,7 +18,11 @@ class StepResult:
     outcome: Outcome | None = None
     ranking: list[str] = field(default_factory=list)
     calls: list[ToolCall] = field(default_factory=list)
-    found_ids: list[str] = field(default_factory=list)
+
+    @property
+    def found_ids(self) -> list[str]:
+        """What the searches showed, call after call."""
+        return [doc_id for call in self.calls for doc_id in call.found_ids]
 
 
 class Environment(Protocol):

@@ -16,11 +16,16 @@ from rl_cluster.errors import Outcome
 
 @dataclass(frozen=True)
 class ToolCall:
-    """One tool call that the policy wrote. `error` is the in-band answer to a malformed call, else None."""
+    """One tool call that the policy wrote. `error` is the in-band answer to a malformed call, else None.
+
+    `found_ids`: the documents that a search showed, in its order. `injected`: a drift made the call fail or wait.
+    """
 
     name: str
     arguments: dict[str, object]
     error: str | None = None
+    found_ids: tuple[str, ...] = ()
+    injected: bool = False
 
 
 @dataclass(frozen=True)
@@ -45,7 +50,6 @@ class Turn:
     text: str = ""
     tool_calls: list[ToolCall] = field(default_factory=list)
     observations: list[str] = field(default_factory=list)
-    found_ids: list[str] = field(default_factory=list)
     times: TurnTimes = field(default_factory=TurnTimes)
     mixed_cache_tokens: int = 0
     started_at: float = 0.0
@@ -55,6 +59,11 @@ class Turn:
             values = getattr(self, name)
             if not isinstance(values, array):
                 setattr(self, name, array(code, values))
+
+    @property
+    def found_ids(self) -> list[str]:
+        """What the searches of this turn showed, call after call."""
+        return [doc_id for call in self.tool_calls for doc_id in call.found_ids]
 
 
 @dataclass

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from itertools import combinations
 
 from rl_cluster.episodes.trajectory import Trajectory
-from rl_cluster.evaluation.records import idle_searches
+from rl_cluster.evaluation.records import idle_searches, searches_of
 
 Groups = Mapping[str, Sequence[Trajectory]]
 
@@ -35,21 +35,20 @@ def copied_answers(groups: Groups) -> float | None:
     if not rewarded:
         return None
     copied = sum(
-        any(turn.found_ids[: len(trajectory.ranking)] == trajectory.ranking for turn in trajectory.turns)
-        for trajectory in rewarded
+        any(list(call.found_ids[: len(played.ranking)]) == played.ranking for call in searches_of(played))
+        for played in rewarded
     )
     return copied / len(rewarded)
 
 
 def idle_share(groups: Groups) -> float | None:
-    """Share of searches, each episode's first left out, that showed nothing but what an earlier one had shown."""
+    """Share of searches, each episode's first left out, that showed no document which earlier ones had not shown."""
     idle = searches = 0
     for group in groups.values():
         for trajectory in group:
-            searching = sum(bool(turn.observations) and bool(turn.tool_calls) for turn in trajectory.turns)
-            searches += max(searching - 1, 0)
+            searches += max(len(searches_of(trajectory)) - 1, 0)
             idle += idle_searches(trajectory)
-    return min(idle / searches, 1.0) if searches else None
+    return idle / searches if searches else None
 
 
 def query_variety(groups: Groups) -> float | None:

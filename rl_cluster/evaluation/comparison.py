@@ -16,6 +16,8 @@ from rl_cluster.evaluation.measures import MeasureSettings, Prices, measure
 from rl_cluster.evaluation.repeats import mean_over_repeats
 from rl_cluster.evaluation.summary import EpisodeRecord, compare, question_scores, summarise
 
+SHORT_RANKING = 10
+"""The depth of nDCG@10 and recall@10, and the most that an agent may hand in."""
 Systems = Mapping[str, Sequence[EpisodeRecord]]
 
 
@@ -26,13 +28,14 @@ def compare_systems(
     prices: Mapping[str, Prices] | None = None,
     repeats: Mapping[str, Sequence[str]] | None = None,
 ) -> dict[str, Any]:
-    """`systems` {name: {overall, datasets}}, `pairs`, a list with one entry per (before, after), and `repeats`.
+    """`systems` {name: {overall, datasets}}, `pairs`, a list with one entry per (before, after), `repeats`, and `notes`, sentences
+    that readers of the numbers should know.
 
     repeats: a recipe to the systems that are its runs under several seeds; what they gain over the first of `systems`, with
     an interval for further seeds and questions. Raises DataError where a pair was not evaluated on the same questions, and as `summarise`.
     """
     prices = prices or {}
-    result: dict[str, Any] = {"systems": {}, "pairs": [], "repeats": []}
+    result: dict[str, Any] = {"systems": {}, "pairs": [], "repeats": [], "notes": _depth_notes(systems)}
     for name, records in systems.items():
         result["systems"][name] = {
             "overall": _system(records, settings, prices.get(name)),
@@ -59,10 +62,23 @@ def by_dataset(records: Sequence[EpisodeRecord]) -> dict[str, list[EpisodeRecord
     return dict(sorted(parts.items()))
 
 
+def _depth_notes(systems: Systems) -> list[str]:
+    """Where some system hands in no more documents than nDCG@10 reads: its deeper measures are not those of the others."""
+    depths = {name: max((record.handed_in for record in records), default=0) for name, records in systems.items()}
+    if not any(0 < depth <= SHORT_RANKING for depth in depths.values()):
+        return []
+    listed = ", ".join(f"{name} {depth}" for name, depth in depths.items())
+    return [
+        f"Documents handed in at most: {listed}. Up to {SHORT_RANKING} documents, recall@100 is recall@{SHORT_RANKING} and MRR ends at "
+        f"place {SHORT_RANKING}; compare such a system with others by nDCG@10 and recall@10."
+    ]
+
+
 def _system(records: Sequence[EpisodeRecord], settings: MeasureSettings, prices: Prices | None) -> dict[str, Any]:
     summary = summarise(records, resamples=settings.resamples, seed=settings.seed)
     secondary = replace(settings, resamples=max(1000, settings.resamples // 5))
-    return {**summary.as_json(), "measures": measure(records, secondary, prices)}
+    depth = max(record.handed_in for record in records)
+    return {**summary.as_json(), "ranking_depth": depth, "measures": measure(records, secondary, prices)}
 
 
 def _pair(before: str, after: str, systems: Systems, settings: MeasureSettings) -> dict[str, Any]:

@@ -104,7 +104,7 @@ _AMOUNTS: dict[str, tuple[Callable[[EpisodeRecord], float], float]] = {
     "searches": (lambda record: float(record.searches), math.inf),
     "idle_searches": (lambda record: float(record.idle_searches), math.inf),
     "malformed_calls": (lambda record: float(record.malformed_calls), math.inf),
-    "injected_failures": (lambda record: float(record.injected), math.inf),
+    "injected": (lambda record: float(record.injected), math.inf),
     "prompt_tokens": (lambda record: float(record.prompt_tokens), math.inf),
     "sampled_tokens": (lambda record: float(record.sampled_tokens), math.inf),
 }

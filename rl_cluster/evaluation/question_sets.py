@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from rl_cluster.config import DataConfig
+from rl_cluster.datasets.manifest import is_confidential
 from rl_cluster.datasets.source import prepare_data
 from rl_cluster.datasets.tables import read_tasks
 from rl_cluster.datasets.task import Task
@@ -26,14 +27,14 @@ def question_sets(folders: Sequence[str], data: DataConfig, split: str, limit: i
     for folder, name in places:
         if not (folder / "corpus.parquet").is_file():
             raise DataError(f"{folder}: corpus.parquet is missing; prepare the data set with its documents.")
-        label = name or folder.name
+        label, confidential = name or folder.name, is_confidential(folder)
         by_corpus: dict[str, list[Task]] = {}
         for task in read_tasks(folder / "tasks.parquet", split, label):
             by_corpus.setdefault(task.corpus, []).append(task)
         for corpus, tasks in sorted(by_corpus.items()):
             dataset = label if len(by_corpus) == 1 else f"{label}/{corpus}"
             named = tuple(Task(**{**vars(task), "dataset": dataset}) for task in tasks[:limit])
-            sets.append(QuestionSet(dataset, folder, corpus, named))
+            sets.append(QuestionSet(dataset, folder, corpus, named, confidential))
     names = [found.dataset for found in sets]
     twice = next((name for name in names if names.count(name) > 1), None)
     if twice is not None:

@@ -3,19 +3,16 @@
 from __future__ import annotations
 
 from rl_cluster.datasets.task import Task
-from rl_cluster.episodes.trajectory import Trajectory
+from rl_cluster.environments.search_tools import READ_TOOL
+from rl_cluster.episodes.trajectory import ToolCall, Trajectory
 from rl_cluster.evaluation.metrics import ndcg_at_k, recall_at_k, reciprocal_rank
 from rl_cluster.evaluation.summary import EpisodeRecord
-
-INJECTED = "(injected)"
-"""Ends the text of a failure that a drift puts in the search's way."""
 
 
 def record_of(trajectory: Trajectory, task: Task) -> EpisodeRecord:
     """What evaluation keeps of one episode of `task`, whatever reward it was given."""
     calls = [call for turn in trajectory.turns for call in turn.tool_calls]
-    injected = sum(call.error is not None and call.error.endswith(INJECTED) for call in calls)
-    malformed = sum(call.error is not None for call in calls) - injected
+    malformed = sum(call.error is not None and not call.injected for call in calls)
     gold = {doc_id for doc_id, gain in task.gains.items() if gain > 0}
     found = gold & {doc_id for turn in trajectory.turns for doc_id in turn.found_ids}
     return EpisodeRecord(
@@ -24,7 +21,7 @@ def record_of(trajectory: Trajectory, task: Task) -> EpisodeRecord:
         outcome=trajectory.outcome,
         ndcg=ndcg_at_k(trajectory.ranking, task.gains, 10) or 0.0,
         turns=len(trajectory.turns),
-        searches=len(calls) - malformed,
+        searches=len(searches_of(trajectory)),
         malformed_calls=malformed,
         sampled_tokens=trajectory.num_sampled,
         latency_s=max(0.0, trajectory.finished_at - trajectory.started_at),
@@ -36,18 +33,31 @@ def record_of(trajectory: Trajectory, task: Task) -> EpisodeRecord:
         gold_found=len(found),
         gold_left=len(found - set(trajectory.ranking)),
         idle_searches=idle_searches(trajectory),
-        injected=injected,
+        injected=sum(call.injected for call in calls),
+        handed_in=len(trajectory.ranking),
     )
 
 
+def searches_of(trajectory: Trajectory) -> list[ToolCall]:
+    """The calls of search tools that were carried out, or that a drift made fail, in their order."""
+    return [
+        call
+        for turn in trajectory.turns
+        if turn.observations  # the calls of a last turn are answered by nobody
+        for call in turn.tool_calls
+        if call.name != READ_TOOL and (call.error is None or call.injected)
+    ]
+
+
 def idle_searches(trajectory: Trajectory) -> int:
-    """Number of searching turns whose hits, in whatever order, are those of an earlier searching turn."""
-    seen: set[frozenset[str]] = set()
+    """Number of searches that showed no document that the episode had not been shown before.
+
+    The first search is none of them, and one that a drift made fail is not one either.
+    """
+    shown: set[str] = set()
     idle = 0
-    for turn in trajectory.turns:
-        if not any(call.error is None for call in turn.tool_calls) or not turn.observations:
-            continue
-        hits = frozenset(turn.found_ids)
-        idle += hits in seen
-        seen.add(hits)
+    answered = [call for call in searches_of(trajectory) if call.error is None]
+    for place, call in enumerate(answered):
+        idle += place > 0 and shown.issuperset(call.found_ids)
+        shown.update(call.found_ids)
     return idle

@@ -13,6 +13,7 @@ from rl_cluster.datasets.task import Task
 from rl_cluster.environments.search import SearchEnvironmentSettings
 from rl_cluster.episodes.trajectory import Trajectory
 from rl_cluster.evaluation.comparison import compare_systems
+from rl_cluster.evaluation.confidential import withhold_task, withhold_texts
 from rl_cluster.evaluation.drift.base import Drift
 from rl_cluster.evaluation.holm import holm
 from rl_cluster.evaluation.measures import MeasureSettings, Prices
@@ -21,6 +22,7 @@ from rl_cluster.evaluation.records import record_of
 from rl_cluster.evaluation.report import ReportContent, Views, first_views, question_views
 from rl_cluster.evaluation.summary import EpisodeRecord, compare
 from rl_cluster.evaluation.world import QuestionSet, World, open_world
+from rl_cluster.retrieval.devices import Devices
 from rl_cluster.retrieval.settings import IndexSettings
 
 Say = Callable[[str], None]
@@ -34,9 +36,13 @@ class Played:
     trajectories: dict[str, list[Trajectory]] = field(default_factory=dict)
     views: dict[str, Views] = field(default_factory=dict)
 
-    def add(self, system: str, tasks: Sequence[Task], trajectories: Sequence[Trajectory]) -> list[EpisodeRecord]:
-        """`tasks` and `trajectories` in one order; returns the new records."""
+    def add(
+        self, system: str, tasks: Sequence[Task], trajectories: Sequence[Trajectory], confidential: bool
+    ) -> list[EpisodeRecord]:
+        """`tasks` and `trajectories` in one order; returns the new records. Of `confidential` ones no text is kept."""
         records = [record_of(trajectory, task) for task, trajectory in zip(tasks, trajectories, strict=True)]
+        if confidential:
+            trajectories = [withhold_texts(played, task) for task, played in zip(tasks, trajectories, strict=True)]
         self.records.setdefault(system, []).extend(records)
         self.trajectories.setdefault(system, []).extend(trajectories)
         self.views.setdefault(system, {}).update(first_views(tasks, trajectories))
@@ -45,7 +51,10 @@ class Played:
 
 @dataclass
 class Evaluation:
-    """What was played: undisturbed under the key None, and under each drift by its name."""
+    """What was played: undisturbed under the key None, and under each drift by its name, by those whom it applies to.
+
+    The tasks are those that may be shown: without the texts of confidential ones.
+    """
 
     tasks: list[Task] = field(default_factory=list)
     played: dict[str | None, Played] = field(default_factory=dict)
@@ -55,7 +64,8 @@ class Evaluation:
 class Plan:
     """`stages` open the players that run together, one stage after another: engines of several models need not fit at once.
 
-    `index_settings` makes the settings of an index from the locales of its tasks; `indexes` is where indexes are kept.
+    `index_settings` makes the settings of an index from the locales of its documents, or of its tasks where they say none;
+    `indexes` is where indexes are kept.
     """
 
     stages: Sequence[Callable[[], AbstractAsyncContextManager[Mapping[str, Player]]]]
@@ -65,11 +75,14 @@ class Plan:
     indexes: Path
     samples: int
     seed: int
+    devices: Devices = field(default_factory=Devices)
 
 
 async def evaluate_systems(sets: Sequence[QuestionSet], plan: Plan, say: Say) -> Evaluation:
     """Set after set, so that one index at a time is in memory. Raises DataError and SearchRequestError as `open_world`."""
-    evaluation = Evaluation([task for questions in sets for task in questions.tasks])
+    evaluation = Evaluation(
+        [withhold_task(task) if questions.confidential else task for questions in sets for task in questions.tasks]
+    )
     for stage in plan.stages:
         async with stage() as players:
             for questions in sets:
@@ -81,18 +94,23 @@ async def _on_set(
     questions: QuestionSet, players: Mapping[str, Player], plan: Plan, evaluation: Evaluation, say: Say
 ) -> None:
     corpus = await asyncio.to_thread(questions.read_corpus)
-    settings = plan.index_settings(sorted({task.locale for task in questions.tasks}))
+    settings = plan.index_settings(corpus.locales or sorted({task.locale for task in questions.tasks}))
     drifts: dict[str | None, Drift] = {None: Drift(), **plan.drifts}
     for name, drift in drifts.items():
         where = f"{questions.dataset}, {name}" if name else questions.dataset
+        met = {system: player for system, player in players.items() if drift.applies_to(player.tool_format)}
+        if len(met) < len(players):
+            say(f"{where}: does not apply to {', '.join(system for system in players if system not in met)}")
+        if not met:
+            continue
         say(f"{where}: {len(questions.tasks)} questions, {len(corpus)} documents")
         world = await asyncio.to_thread(
-            open_world, questions, corpus, drift, plan.environment, settings, plan.indexes, plan.seed
+            open_world, questions, corpus, drift, plan.environment, settings, plan.indexes, plan.seed, plan.devices
         )
         played = evaluation.played.setdefault(name, Played())
-        for system, player in players.items():
+        for system, player in met.items():
             tasks = [task for task in world.tasks for _ in range(plan.samples)]
-            records = played.add(system, tasks, await _play(player, world, tasks))
+            records = played.add(system, tasks, await _play(player, world, tasks), questions.confidential)
             score = sum(record.score for record in records) / len(records)
             lost = sum(record.outcome.is_infrastructure_failure for record in records)
             note = f", {lost} episodes lost to infrastructure" if lost else ""
@@ -134,14 +152,19 @@ def report_of(
         facts=facts,
         questions=question_views(evaluation.tasks, undisturbed.views, main),
         drifts=[
-            {
-                "name": name,
-                "description": drift.description,
-                "systems": _against_undisturbed(undisturbed, evaluation.played[name], settings),
-            }
+            _drift(name, drift, undisturbed, evaluation.played.get(name, Played()), settings)
             for name, drift in drifts.items()
         ],
     )
+
+
+def _drift(name: str, drift: Drift, undisturbed: Played, played: Played, settings: MeasureSettings) -> dict[str, Any]:
+    return {
+        "name": name,
+        "description": drift.description,
+        "systems": _against_undisturbed(undisturbed, played, settings),
+        "does_not_apply": [system for system in undisturbed.records if system not in played.records],
+    }
 
 
 def _against_undisturbed(undisturbed: Played, drifted: Played, settings: MeasureSettings) -> dict[str, Any]:

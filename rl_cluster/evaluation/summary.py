@@ -30,8 +30,8 @@ class EpisodeRecord:
     ndcg, recall_10, recall_100 and reciprocal_rank in [0, 1] are those of the final ranking and are read only when the
     episode finished. Questions without a positive judgement have no nDCG and are left out by the caller, who reports their
     number. `gold` documents are those of positive gain: how many there are, how many some search showed, how many of these
-    were not handed in. An idle search shows what an earlier one of the episode showed; an injected failure is one that a
-    drift put in the search's way.
+    were not handed in. An idle search shows no document that earlier ones of the episode did not show; `injected` counts the
+    calls that a drift made fail or wait, `handed_in` the documents of the ranking.
     """
 
     task_id: str
@@ -52,6 +52,7 @@ class EpisodeRecord:
     gold_left: int = 0
     idle_searches: int = 0
     injected: int = 0
+    handed_in: int = 0
 
     @property
     def finished(self) -> bool:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -18,9 +18,11 @@ from rl_cluster.environments.search import SearchEnvironment, SearchEnvironmentS
 from rl_cluster.environments.search_tools import READ_TOOL, ReadPart
 from rl_cluster.episodes.environment import StepResult
 from rl_cluster.episodes.formats.base import ParsedReply, ToolFormat
+from rl_cluster.episodes.trajectory import ToolCall
 from rl_cluster.errors import ConfigError, SearchRequestError
-from rl_cluster.evaluation.drift.base import Drift, EvaluationSearch
+from rl_cluster.evaluation.drift.base import Drift, EvaluationSearch, noted_injections
 from rl_cluster.retrieval.corpus import Corpus, read_corpus
+from rl_cluster.retrieval.devices import Devices
 from rl_cluster.retrieval.index import SearchIndex
 from rl_cluster.retrieval.settings import IndexSettings
 
@@ -34,12 +36,13 @@ TOOL_PARTS = {
 
 @dataclass(frozen=True)
 class QuestionSet:
-    """The questions of one data set over one corpus of `folder`."""
+    """The questions of one data set over one corpus of `folder`; texts of a `confidential` one are published nowhere."""
 
     dataset: str
     folder: Path
     corpus: str
     tasks: tuple[Task, ...]
+    confidential: bool = False
 
     def read_corpus(self) -> Corpus:
         """Raises DataError where the corpus is malformed or lacks a relevant document that the tasks do not call missing."""
@@ -72,19 +75,22 @@ def open_world(
     settings: IndexSettings,
     indexes: Path,
     seed: int,
+    devices: Devices | None = None,
 ) -> World:
     """Builds or opens the index of the drifted documents below `indexes`. Raises SearchRequestError for a filter that its
     metadata cannot answer.
     """
     originals = [corpus.at(position) for position in range(len(corpus))]
-    documents = drift.documents(originals, seed)
+    # Relevant documents that the corpus lacks count too: a new document must not become one of them.
+    taken = {*corpus.doc_ids, *(doc_id for task in questions.tasks for doc_id in (*task.gains, *task.excluded))}
+    documents = drift.documents(originals, taken, seed)
     searched = corpus if documents is originals else Corpus.from_documents(corpus.name, documents)
-    index = SearchIndex.open_or_build(searched, settings, indexes)
+    index = SearchIndex.open_or_build(searched, settings, indexes, devices=devices)
     index.warm_up()
     inner = IndexSearch(index, drift.filters)
     if drift.filters:
         index.rank(index.tools[0], "a query that tries the filter", 1, filters=drift.filters)
-    tasks = drift.tasks(questions.tasks, seed)
+    tasks = drift.tasks(questions.tasks, taken, seed)
     client = drift.client(inner, searched.doc_ids, seed)
     return World(questions.dataset, tasks, client, drift.environment(environment), drift, index.index_id)
 
@@ -148,7 +154,7 @@ class _DriftedEnvironment(SearchEnvironment):
         drift: Drift,
     ) -> None:
         super().__init__(task, settings, tool_format, client)
-        told = drift.tools(self.tools, tool_format.uses_template_tools)
+        told = drift.tools(self.tools)
         before, now = tool_format.instructions(self.tools), tool_format.instructions(told)
         self.system = self.system.replace(before, now) if before else self.system
         self.tools = told
@@ -156,3 +162,10 @@ class _DriftedEnvironment(SearchEnvironment):
 
     async def step(self, reply: ParsedReply) -> StepResult:
         return await super().step(self.drift.reply(reply))
+
+    async def _call(self, position: int, call: ToolCall, result: StepResult) -> str:
+        with noted_injections() as noted:
+            observation = await super()._call(position, call, result)
+        if noted:
+            result.calls[position] = replace(result.calls[position], injected=True)
+        return observation

@@ -83,4 +83,5 @@ def _gathered(checkpoint: Path) -> dict[str, Any]:
     """The parameters of all ranks' parts under ZeRO-3."""
     from deepspeed.utils.zero_to_fp32 import get_fp32_state_dict_from_zero_checkpoint
 
-    return dict(get_fp32_state_dict_from_zero_checkpoint(str(checkpoint), tag="learner"))
+    gathered: Any = get_fp32_state_dict_from_zero_checkpoint(str(checkpoint), tag="learner")
+    return dict(gathered)

@@ -19,8 +19,8 @@ from torch.utils.checkpoint import checkpoint
 
 from rl_cluster.sequences.batching import MicroBatch
 
-HEAD_CHUNK = 512
-"""Selected positions that are projected onto the vocabulary at once; bounds the memory for logits."""
+HEAD_CHUNK_BYTES = 32 << 20
+"""Of the logits of the positions that are projected onto the vocabulary at once; about five times that much is alive."""
 
 NO_VERSION = -1
 """Marks the token of an empty pass."""
@@ -133,9 +133,10 @@ class PolicyModule(nn.Module):
         selected_SD = hidden_BLD[inputs.select_row, inputs.select_col]
         scale = self.temperature if temperature is None else temperature
         logprobs, entropies = [], []
-        for index in range(self._num_chunks(selected_SD)):
-            chunk = slice(index * HEAD_CHUNK, (index + 1) * HEAD_CHUNK)
-            arguments = (head, selected_SD[chunk], inputs.target_ids[chunk], scale, entropy_gradient)
+        size = max(1, HEAD_CHUNK_BYTES // (4 * body.config.vocab_size))
+        for index in range(self._num_chunks(selected_SD, size)):
+            chunk = slice(index * size, (index + 1) * size)
+            arguments = (head, selected_SD[chunk], inputs.target_ids[chunk], scale, entropy_gradient, [])
             if torch.is_grad_enabled():
                 logprob, entropy = checkpoint(_project, *arguments, use_reentrant=False)
             else:
@@ -144,8 +145,8 @@ class PolicyModule(nn.Module):
             entropies.append(entropy)
         return torch.cat(logprobs), torch.cat(entropies)
 
-    def _num_chunks(self, selected_SD: torch.Tensor) -> int:
-        chunks = -(-len(selected_SD) // HEAD_CHUNK)
+    def _num_chunks(self, selected_SD: torch.Tensor, size: int) -> int:
+        chunks = -(-len(selected_SD) // size)
         if not self.lockstep:
             return chunks
         most = torch.tensor(chunks, device=selected_SD.device)
@@ -161,14 +162,23 @@ class PolicyModule(nn.Module):
 
 
 def _project(
-    head: Any, hidden_SD: torch.Tensor, target_ids: torch.Tensor, temperature: float, entropy_gradient: bool
+    head: Any,
+    hidden_SD: torch.Tensor,
+    target_ids: torch.Tensor,
+    temperature: float,
+    entropy_gradient: bool,
+    known: list[torch.Tensor],
 ) -> tuple[torch.Tensor, torch.Tensor]:
+    """`known` keeps an entropy without gradient, so that computing the logits again for the backward pass skips it."""
     logits_SV = head(hidden_SD).float()
     if temperature != 1.0:
         logits_SV = logits_SV / temperature
-    normaliser = torch.logsumexp(logits_SV, dim=-1)
-    logprob = logits_SV.gather(-1, target_ids[:, None])[:, 0] - normaliser
-    with torch.set_grad_enabled(entropy_gradient and torch.is_grad_enabled()):
-        probabilities = torch.exp(logits_SV - normaliser[:, None])
-        entropy = normaliser - (probabilities * logits_SV).sum(-1)
-    return logprob, entropy
+    logprobs_SV = torch.log_softmax(logits_SV, dim=-1)
+    del logits_SV
+    logprob = logprobs_SV.gather(-1, target_ids[:, None])[:, 0]
+    if entropy_gradient:
+        return logprob, -(logprobs_SV.exp() * logprobs_SV).sum(-1)
+    if not known:
+        with torch.no_grad():
+            known.append(-torch.einsum("sv,sv->s", logprobs_SV.exp(), logprobs_SV))
+    return logprob, known[0]

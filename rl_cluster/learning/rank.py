@@ -111,6 +111,9 @@ class LearnerRank:
         self.engine, *_ = deepspeed.initialize(
             model=policy, model_parameters=parameters, optimizer=optimizer, config=self._deepspeed_config()
         )
+        if self.world_size == 1 and settings.zero_stage == 0:
+            # Alone, DeepSpeed would still copy all gradients into one buffer to reduce them.
+            self.engine.enable_backward_allreduce = False
         self.engine.train()
 
     def _deepspeed_config(self) -> dict[str, Any]:

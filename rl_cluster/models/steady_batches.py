@@ -20,13 +20,22 @@ _PROBES = (
 )
 
 
-def can_batch(model: Any, max_tokens: int) -> bool:
-    """Whether a sentence-transformers model gives equal rows alone and in batches, on this machine."""
+def can_batch(model: Any, max_tokens: int, positions: int | None = None) -> bool:
+    """Whether a sentence-transformers model gives equal rows alone and in batches, on this machine.
+
+    `positions`: how many it has, where that is known; texts of `max_tokens` are padded to a multiple of sixteen.
+    """
+    if positions is not None and _padded(max_tokens) > positions:
+        return False
     if getattr(model, "default_prompt_name", None) is not None or not callable(getattr(model, "tokenizer", None)):
         return False
     texts = [*_PROBES, *_PROBES, *_PROBES]
     alone = np.concatenate([encode_steady(model, [text], max_tokens) for text in _PROBES])
     return bool(np.array_equal(encode_steady(model, texts, max_tokens), np.tile(alone, (3, 1))))
+
+
+def _padded(tokens: int) -> int:
+    return -(-tokens // _STEP) * _STEP
 
 
 def encode_steady(model: Any, texts: Sequence[str], max_tokens: int) -> np.ndarray:
@@ -36,7 +45,7 @@ def encode_steady(model: Any, texts: Sequence[str], max_tokens: int) -> np.ndarr
     ids = model.tokenizer(list(texts), truncation=True, max_length=max_tokens)["input_ids"]
     groups: dict[int, list[int]] = {}
     for place, tokens in enumerate(ids):
-        groups.setdefault(-(-len(tokens) // _STEP) * _STEP, []).append(place)
+        groups.setdefault(_padded(len(tokens)), []).append(place)
     rows: list[Any] = [None] * len(ids)
     for length, places in groups.items():
         features = model.tokenizer.pad(

@@ -15,8 +15,7 @@ import unicodedata
 from collections.abc import Callable
 from dataclasses import dataclass
 from itertools import chain
-
-import Stemmer
+from typing import Any
 
 from rl_cluster.errors import ConfigError
 from rl_cluster.retrieval.languages import LANGUAGES, STEMMERS, STOP_WORDS, UNMARKED
@@ -27,6 +26,9 @@ ANALYZERS = (*PLAIN_ANALYZERS, *LANGUAGES)
 BUILD_CACHED_RUNS = 100_000
 SEARCH_CACHED_RUNS = 8192
 """Building sees all words, and often; questions and snippets see few, in a process whose memory counts."""
+LONGEST_CACHED_RUN = 64
+_CHARACTERS_PER_CACHED_RUN = 16
+"""Text without spaces comes in long runs, with two tokens for each character, that hardly ever come again."""
 
 _RUN = re.compile(f"[{SPACED}]+(?:[-_./:][{SPACED}]+)*|[{UNSPACED}]+")
 _PART = re.compile(f"[{SPACED}]+")
@@ -100,20 +102,36 @@ class Analyzer:
         # A Snowball stemmer keeps state between calls, so each thread has its own.
         stemmer = getattr(self._local, "stemmer", None)
         if stemmer is None:
-            stemmer = self._local.stemmer = Stemmer.Stemmer(self._stemmer)
+            stemmer = self._local.stemmer = _new_stemmer(self._stemmer)
         return (stemmer.stemWord(word),)
 
 
+def _new_stemmer(name: str) -> Any:
+    # Imported at the first use: a process that owns a vLLM engine analyses plain words, and loads no retrieval library.
+    import Stemmer
+
+    return Stemmer.Stemmer(name)
+
+
 class _Cache(dict[str, tuple[str, ...]]):
-    """The tokens of each run seen so far: most words of a text were seen before, and a look-up costs no Python call."""
+    """The tokens of runs seen before: most words of a text were, and a look-up costs no Python call.
+
+    It holds at most `size` runs of at most `LONGEST_CACHED_RUN` characters, and 16 characters a run together.
+    """
 
     def __init__(self, compute: Callable[[str], tuple[str, ...]], size: int):
         super().__init__()
         self._size = size
         self._compute = compute
+        self._characters = 0
 
     def __missing__(self, run: str) -> tuple[str, ...]:
-        if len(self) >= self._size:
+        tokens = self._compute(run)
+        if len(run) > LONGEST_CACHED_RUN:
+            return tokens
+        if len(self) >= self._size or self._characters + len(run) > self._size * _CHARACTERS_PER_CACHED_RUN:
             self.clear()
-        tokens = self[run] = self._compute(run)
+            self._characters = 0
+        self._characters += len(run)
+        self[run] = tokens
         return tokens

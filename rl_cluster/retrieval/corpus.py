@@ -1,7 +1,8 @@
 """A collection of documents in memory and on disk.
 
-Parquet files have the columns `corpus, doc_id, title, text, metadata` (metadata a JSON string); JSONL files have one
-object a line with `doc_id` (or `id`, `_id`), `title`, `text` and optionally `metadata` (an object).
+Parquet files have the columns `corpus, doc_id, title, text, metadata, locale` (metadata a JSON string; locale that of the text,
+may be empty or left out); JSONL files have one object a line with `doc_id` (or `id`, `_id`), `title`, `text` and optionally
+`metadata` (an object) and `locale`.
 """
 
 from __future__ import annotations
@@ -29,6 +30,7 @@ CORPUS_SCHEMA = pa.schema(
         ("title", pa.string()),
         ("text", pa.string()),
         ("metadata", pa.string()),
+        ("locale", pa.string()),
     ]
 )
 _BATCH_ROWS = 4096
@@ -43,6 +45,7 @@ class Corpus:
     def __init__(self, name: str, table: pa.Table):
         self.name = name
         self._columns = [table.column(column) for column in _COLUMNS]
+        self._locales = table.column("locale")
         self._size = table.num_rows
 
     @classmethod
@@ -68,6 +71,11 @@ class Corpus:
         """All ids in the order of their positions."""
         return self._columns[0].to_pylist()
 
+    @cached_property
+    def locales(self) -> list[str]:
+        """All locales that documents say they are in, in ascending order."""
+        return sorted(filter(None, self._locales.unique().to_pylist()))
+
     def position(self, doc_id: str) -> int | None:
         """The position of a document, or None where the corpus has no such id."""
         return self._positions.get(doc_id)
@@ -79,7 +87,7 @@ class Corpus:
     def at(self, position: int) -> Document:
         """The document at a position in `[0, len(self))`."""
         doc_id, title, text, metadata = (column[position].as_py() for column in self._columns)
-        return Document(doc_id=doc_id, title=title, text=text, metadata=json.loads(metadata))
+        return Document(doc_id, title, text, json.loads(metadata), self._locales[position].as_py())
 
     def get(self, doc_id: str) -> Document | None:
         """The document with this id, or None."""
@@ -95,11 +103,11 @@ class Corpus:
 
     @property
     def num_bytes(self) -> int:
-        """The memory that ids, texts and metadata take."""
-        return sum(column.nbytes for column in self._columns)
+        """The memory that the documents take."""
+        return sum(column.nbytes for column in (*self._columns, self._locales))
 
     def digest(self) -> str:
-        """sha256 (hex) over name and documents in their order."""
+        """sha256 (hex) over name and documents in their order; not over locales, which only choose the analyser."""
         digest = hashlib.sha256(self.name.encode())
         for start in range(0, len(self), _BATCH_ROWS):
             for column in self._columns:
@@ -153,12 +161,24 @@ def read_corpus(path: str | Path, name: str | None = None) -> Corpus:
     return Corpus(name, pa.Table.from_batches(batches))
 
 
-_Row = tuple[int, Any, Any, Any, Any]  # number from 1, doc_id, title, text, metadata (JSON string or object)
+def corpus_names(path: str | Path) -> list[str]:
+    """The corpora of a `.parquet` file in ascending order; of other files, and where no row names one, none.
+
+    Raises DataError where the file is missing or no Parquet file.
+    """
+    path = Path(path)
+    if not path.is_file():
+        raise DataError(f"{path}: there is no such file; correct the path of the corpus.")
+    return _names(path, _parquet_file(path)) if path.suffix == ".parquet" else []
+
+
+_Row = tuple[int, Any, Any, Any, Any, Any]
+"""Number from 1, doc_id, title, text, metadata (JSON string or object), locale."""
 
 
 def _rows_of(documents: Iterable[Document]) -> Iterator[_Row]:
     for number, doc in enumerate(documents, start=1):
-        yield number, doc.doc_id, doc.title, doc.text, doc.metadata
+        yield number, doc.doc_id, doc.title, doc.text, doc.metadata, doc.locale
 
 
 def _jsonl_rows(path: Path) -> Iterator[_Row]:
@@ -175,30 +195,40 @@ def _jsonl_rows(path: Path) -> Iterator[_Row]:
             if not isinstance(row, dict):
                 raise DataError(f"{path}: row {number} is a {type(row).__name__}; write one JSON object a line.")
             doc_id = next((row[key] for key in ("doc_id", "id", "_id") if row.get(key) is not None), None)
-            yield number, doc_id, row.get("title", ""), row.get("text"), row.get("metadata") or {}
+            metadata, locale = row.get("metadata") or {}, row.get("locale") or ""
+            yield number, doc_id, row.get("title", ""), row.get("text"), metadata, locale
 
 
 def _parquet_rows(path: Path, name: str | None) -> tuple[str, Iterator[_Row]]:
-    try:
-        file = pq.ParquetFile(path)
-    except (pa.ArrowInvalid, OSError) as error:
-        raise DataError(f"{path}: it is no Parquet file ({error}); write it again.") from error
+    file = _parquet_file(path)
     present = set(file.schema_arrow.names)
     missing = [column for column in ("doc_id", "text") if column not in present]
     if missing:
         raise DataError(
             f"{path}: the column {missing[0]!r} is missing; the columns are {', '.join(CORPUS_SCHEMA.names)}."
         )
-    if "corpus" in present:
-        values = pq.read_table(path, columns=["corpus"]).column("corpus")
-        names = [value for value in values.unique().to_pylist() if value is not None]
-        if name is None and len(names) > 1:
-            raise DataError(f"{path}: it holds the corpora {', '.join(sorted(names))}; name the one to read.")
-        if name is not None and names and name not in names:
-            raise DataError(f"{path}: it has no corpus {name!r}; choose one of: {', '.join(sorted(names))}.")
-        name = name or (names[0] if names else path.stem)
-    name = name or path.stem
+    names = _names(path, file)
+    if name is None and len(names) > 1:
+        raise DataError(f"{path}: it holds the corpora {', '.join(names)}; name the one to read.")
+    if name is not None and names and name not in names:
+        raise DataError(f"{path}: it has no corpus {name!r}; choose one of: {', '.join(names)}.")
+    name = name or (names[0] if names else path.stem)
     return name, _parquet_row_iterator(path, file, present, name)
+
+
+def _parquet_file(path: Path) -> pq.ParquetFile:
+    try:
+        return pq.ParquetFile(path)
+    except (pa.ArrowInvalid, OSError) as error:
+        raise DataError(f"{path}: it is no Parquet file ({error}); write it again.") from error
+
+
+def _names(path: Path, file: pq.ParquetFile) -> list[str]:
+    """The corpora that rows of a file name, in ascending order."""
+    if "corpus" not in file.schema_arrow.names:
+        return []
+    values = pq.read_table(path, columns=["corpus"]).column("corpus")
+    return sorted(value for value in values.unique().to_pylist() if value is not None)
 
 
 def _parquet_row_iterator(path: Path, file: pq.ParquetFile, present: set[str], name: str) -> Iterator[_Row]:
@@ -215,13 +245,14 @@ def _parquet_row_iterator(path: Path, file: pq.ParquetFile, present: set[str], n
             number += 1
             if row.get("corpus") in (None, name):
                 title = row.get("title")
-                yield number, row["doc_id"], "" if title is None else title, row["text"], row.get("metadata") or "{}"
+                title, metadata, locale = "" if title is None else title, row.get("metadata"), row.get("locale")
+                yield number, row["doc_id"], title, row["text"], metadata or "{}", locale or ""
 
 
-def _checked(rows: Iterable[_Row], where: str, unit: str) -> Iterator[tuple[str, str, str, str]]:
-    """Yields (doc_id, title, text, metadata as JSON); raises DataError at the first row that is wrong."""
+def _checked(rows: Iterable[_Row], where: str, unit: str) -> Iterator[tuple[str, str, str, str, str]]:
+    """Yields (doc_id, title, text, metadata as JSON, locale); raises DataError at the first row that is wrong."""
     seen: dict[str, int] = {}
-    for number, doc_id, title, text, metadata in rows:
+    for number, doc_id, title, text, metadata, locale in rows:
         at = f"{where}: {unit} {number}"
         if doc_id is None or doc_id == "":
             raise DataError(f"{at} has no doc_id; give each document a unique one.")
@@ -230,17 +261,18 @@ def _checked(rows: Iterable[_Row], where: str, unit: str) -> Iterator[tuple[str,
         if doc_id in seen:
             raise DataError(f"{at} repeats the doc_id {doc_id!r} of {unit} {seen[doc_id]}; make ids unique.")
         seen[doc_id] = number
-        for label, value in (("title", title), ("text", text)):
+        for label, value in (("title", title), ("text", text), ("locale", locale)):
             if not isinstance(value, str):
                 kind = type(value).__name__
                 raise DataError(f"{at} ({doc_id!r}) has the {label} {value!r}, a {kind}; write it as a string.")
         attributes = _metadata_json(metadata, f"{at} ({doc_id!r})")
-        for label, value in (("doc_id", doc_id), ("title", title), ("text", text), ("metadata", attributes)):
+        fields = {"doc_id": doc_id, "title": title, "text": text, "metadata": attributes, "locale": locale}
+        for label, value in fields.items():
             if not value.isascii() and (found := _SURROGATE.search(value)):
                 raise DataError(
                     f"{at} ({doc_id!r}) has half a character (U+{ord(found.group()):04X}) in its {label}; repair its encoding."
                 )
-        yield doc_id, title, text, attributes
+        yield doc_id, title, text, attributes, locale
 
 
 def _metadata_json(metadata: Any, at: str) -> str:
@@ -260,7 +292,7 @@ def _batched(items: Iterable[_T], size: int) -> Iterator[tuple[_T, ...]]:
         yield batch
 
 
-def _record_batch(name: str, rows: tuple[tuple[str, str, str, str], ...]) -> pa.RecordBatch:
+def _record_batch(name: str, rows: tuple[tuple[str, str, str, str, str], ...]) -> pa.RecordBatch:
     columns = [pa.array([name] * len(rows), pa.string())]
     columns += [pa.array(column, pa.string()) for column in zip(*rows, strict=True)]
     return pa.RecordBatch.from_arrays(columns, schema=CORPUS_SCHEMA)

@@ -16,26 +16,28 @@ from rl_cluster.retrieval.documents import DocumentStore
 BLOCK_ROWS = 2048
 
 
-def embedding_key(corpus_digest: str, embedder: str, max_tokens: int) -> str:
-    """Names a set of embeddings: equal keys mean equal rows. `embedder`: its digest."""
-    state = f"{corpus_digest}/{embedder}/{max_tokens}/{BLOCK_ROWS}"
+def embedding_key(corpus_digest: str, embedder: str, max_tokens: int, prompt: str) -> str:
+    """Names a set of embeddings: equal keys mean equal rows. `embedder`: its digest; `prompt`: what stands before each text."""
+    state = f"{corpus_digest}/{embedder}/{max_tokens}/{BLOCK_ROWS}/{prompt}"
     return hashlib.sha256(state.encode()).hexdigest()[:32]
 
 
-def write_embeddings(path: Path, documents: DocumentStore, embedder: Embedder, work: Path) -> None:
+def write_embeddings(path: Path, documents: DocumentStore, embedder: Embedder, work: Path, prompt: str = "") -> None:
     """Writes float32 `[documents, dimensions]` as one `.npy` file, through blocks of `BLOCK_ROWS` rows in `work`.
+
+    `prompt` is put before each text.
 
     Blocks that an interrupted call left in `work` are used again; `work` is removed at the end. Raises ModelError where
     the embedder gives rows of different or wrong shape, OSError where there is no room.
     """
     starts = range(0, len(documents), BLOCK_ROWS)
     for start in starts:
-        _block(documents, embedder, work, start)
+        _block(documents, embedder, work, start, prompt)
     with path.open("wb") as stream:
         dimensions = 0
         for start in starts:
             # A block that another build removed meanwhile is made again.
-            rows = _block(documents, embedder, work, start)
+            rows = _block(documents, embedder, work, start, prompt)
             if start == 0:
                 dimensions = rows.shape[1]
                 header = {"descr": "<f4", "fortran_order": False, "shape": (len(documents), dimensions)}
@@ -48,14 +50,14 @@ def write_embeddings(path: Path, documents: DocumentStore, embedder: Embedder, w
     shutil.rmtree(work, ignore_errors=True)
 
 
-def _block(documents: DocumentStore, embedder: Embedder, work: Path, start: int) -> np.ndarray:
+def _block(documents: DocumentStore, embedder: Embedder, work: Path, start: int, prompt: str) -> np.ndarray:
     """The embeddings of the documents from `start`, read from `work` or made and written there."""
     texts = documents.texts(start, start + BLOCK_ROWS)
     path = work / f"{start:09d}.npy"
     try:
         rows = np.load(path, allow_pickle=False)
     except FileNotFoundError:
-        rows = embedder.encode([f"{title}. {text}" for title, text in texts])
+        rows = embedder.encode([f"{prompt}{title}. {text}" for title, text in texts])
         if rows.ndim != 2 or len(rows) != len(texts):
             raise ModelError(
                 f"The embedder gave an array of shape {rows.shape} for {len(texts)} texts; it must give one row a text."

@@ -65,6 +65,14 @@ class FilterIndex:
         }
         return cls(size, columns, refused)
 
+    def cut(self, start: int, stop: int) -> FilterIndex:
+        """The documents at positions `start` to `stop`, which become 0 and so on; it takes and refuses the same conditions."""
+        columns = {
+            field: {kind: column.cut(start, stop) for kind, column in kinds.items()}
+            for field, kinds in self._columns.items()
+        }
+        return FilterIndex(stop - start, columns, self._refused)
+
     def allowed(self, filters: Filters) -> np.ndarray:
         """bool `[documents]`: true where all conditions hold. Raises SearchRequestError for a wrong condition."""
         mask = np.ones(self._num_documents, bool)
@@ -144,6 +152,12 @@ class _Column:
         np.cumsum([len(found[value]) for value in values], out=starts[1:])
         documents = np.array([position for value in values for position in found[value]], np.int32)
         return cls(StringTable.of(values) if kind == "text" else np.array(values, np.float64), starts, documents)
+
+    def cut(self, start: int, stop: int) -> _Column:
+        inside = (self._documents >= start) & (self._documents < stop)
+        before = np.zeros(len(inside) + 1, np.int64)
+        np.cumsum(inside, out=before[1:])
+        return _Column(self._values, before[self._starts], self._documents[inside] - np.int32(start))
 
     def equal(self, value: Any) -> np.ndarray:
         """Positions of the documents with this value."""

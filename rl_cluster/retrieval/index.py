@@ -15,10 +15,11 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from rl_cluster.datasets.task import Document
-from rl_cluster.errors import IndexFormatError, SearchRequestError
-from rl_cluster.models.embedder import Embedder, SentenceEmbedder, encode_queries
+from rl_cluster.errors import IndexFormatError, SearchRequestError, UnknownDocumentError
+from rl_cluster.models.embedder import Embedder, encode_queries
 from rl_cluster.retrieval import index_build
 from rl_cluster.retrieval.analysis import Analyzer
+from rl_cluster.retrieval.devices import Devices
 from rl_cluster.retrieval.documents import DocumentStore
 from rl_cluster.retrieval.filters import FilterIndex, Filters
 from rl_cluster.retrieval.fusion import fuse, reordered
@@ -29,7 +30,7 @@ from rl_cluster.retrieval.passages import passages, word_spans
 from rl_cluster.retrieval.rerank import CrossEncoderReranker, Reranker
 from rl_cluster.retrieval.self_check import check_answers
 from rl_cluster.retrieval.settings import PARTS, IndexSettings
-from rl_cluster.retrieval.snippets import WordTokens, best_window
+from rl_cluster.retrieval.snippets import WordTokens, best_window, best_window_of_parts
 from rl_cluster.retrieval.text import MAX_SNIPPET_CHARACTERS, MAX_TITLE_CHARACTERS, clean, limited
 
 if TYPE_CHECKING:
@@ -119,15 +120,21 @@ class SearchIndex:
 
     @classmethod
     def build(
-        cls, corpus: Corpus, settings: IndexSettings, folder: str | Path, *, embedder: Embedder | None = None
+        cls,
+        corpus: Corpus,
+        settings: IndexSettings,
+        folder: str | Path,
+        *,
+        embedder: Embedder | None = None,
+        devices: Devices | None = None,
     ) -> SearchIndex:
         """Builds the index of `corpus` into `folder`, which must not exist or be empty, and opens it.
 
         `embedder` replaces the one that `settings` names (its vectors are not part of the content id). Raises
         IndexBuildError where the folder cannot be written; embeddings made so far are kept beside it for the next try.
         """
-        index_build.build(corpus, settings, Path(folder), embedder)
-        return cls.open(folder, embedder=embedder)
+        index_build.build(corpus, settings, Path(folder), embedder, devices=devices)
+        return cls.open(folder, embedder=embedder, devices=devices)
 
     @classmethod
     def open(
@@ -137,13 +144,15 @@ class SearchIndex:
         *,
         embedder: Embedder | None = None,
         reranker: Reranker | None = None,
+        devices: Devices | None = None,
     ) -> SearchIndex:
         """Opens a folder, memory-mapped; `parts` limits what is loaded (default: all that was built).
 
         The embedder is loaded at the first vector search. Raises IndexFormatError where the folder is incomplete, was
-        written by another format version, lacks a part that is asked for, or gives wrong answers to known questions.
+        written by another format version, lacks a part that is asked for, or gives wrong answers to known questions;
+        ModelError where its embedder is missing, and ConfigError where vectors are to be compared on a GPU that is not there.
         """
-        folder = Path(folder)
+        folder, devices = Path(folder), devices or Devices()
         manifest, settings = read_manifest(folder)
         parts = settings.parts if parts is None else parts
         for part in parts:
@@ -158,8 +167,8 @@ class SearchIndex:
             # Imported here so that a process for word search alone never loads faiss.
             from rl_cluster.retrieval.vector import VectorIndex
 
-            vector = VectorIndex.load(folder / "vector", settings.vector)
-            embedder = embedder or SentenceEmbedder(settings.embedder, max_tokens=settings.embed_max_tokens)
+            vector = VectorIndex.load(folder / "vector", settings.vector, devices.vectors)
+            embedder = embedder or index_build.open_embedder(settings, devices)
         for name, part in (("corpus", corpus), ("lexical part", lexical), ("vector part", vector)):
             if part is not None and len(part) != manifest["num_documents"]:
                 raise IndexFormatError(
@@ -167,7 +176,7 @@ class SearchIndex:
                 )
         check_answers(folder, manifest, lexical, vector)
         if settings.fusion.reranker and lexical and vector:
-            reranker = reranker or CrossEncoderReranker(settings.fusion.reranker)
+            reranker = reranker or CrossEncoderReranker(settings.fusion.reranker, device=devices.models)
         return cls(corpus, settings, manifest, filters, lexical, vector, embedder, reranker)
 
     @classmethod
@@ -180,6 +189,7 @@ class SearchIndex:
         parts: tuple[str, ...] | None = None,
         embedder: Embedder | None = None,
         memory_gib: float | None = None,
+        devices: Devices | None = None,
     ) -> SearchIndex:
         """Opens the index of `corpus` under `cache_root`, building it first where it is missing or damaged.
 
@@ -188,16 +198,16 @@ class SearchIndex:
         folder = Path(cache_root) / content_id(corpus, settings)
         if folder.exists():
             try:
-                return cls.open(folder, parts, embedder=embedder)
+                return cls.open(folder, parts, embedder=embedder, devices=devices)
             except IndexFormatError:
                 index_build.discard(folder)
         try:
-            index_build.build(corpus, settings, folder, embedder, memory_gib)
+            index_build.build(corpus, settings, folder, embedder, memory_gib, devices)
         except (OSError, IndexFormatError):
             # Another process may have finished the same folder first: then it is as good as ours.
             if not (folder / "manifest.json").is_file():
                 raise
-        return cls.open(folder, parts, embedder=embedder)
+        return cls.open(folder, parts, embedder=embedder, devices=devices)
 
     def search(
         self, tool: str, query: str, k: int, excluded: Collection[str] = (), filters: Filters | None = None
@@ -229,10 +239,10 @@ class SearchIndex:
         ]
 
     def document(self, doc_id: str) -> Document:
-        """Raises SearchRequestError where the corpus has no such document."""
+        """Raises UnknownDocumentError where the corpus has no such document."""
         document = self.corpus.get(doc_id)
         if document is None:
-            raise SearchRequestError(
+            raise UnknownDocumentError(
                 f"There is no document {doc_id!r} in the corpus {self.corpus.name!r}; use an id of a hit."
             )
         return document
@@ -245,7 +255,9 @@ class SearchIndex:
         if doc_id in excluded:
             raise SearchRequestError(f"The document {doc_id!r} must not be shown for this task; use an id of a hit.")
         document = self.document(doc_id)
-        parts = passages(document.text)
+        position = self.corpus.position(doc_id)
+        assert position is not None
+        parts = self.corpus.kept_parts(position, document.text) or passages(document.text)
         if not isinstance(part, int) or isinstance(part, bool) or not 1 <= part <= len(parts):
             raise SearchRequestError(f"part is {part!r}; the document {doc_id!r} has the parts 1 to {len(parts)}.")
         found = parts[part - 1]
@@ -255,7 +267,7 @@ class SearchIndex:
     def warm_up(self) -> None:
         """Loads what is loaded lazily (embedder, re-ranker), so that the first search is as quick as the others."""
         if self._embedder is not None:
-            encode_queries(self._embedder, ["warm up"])
+            encode_queries(self._embedder, [f"{self.settings.query_prompt}warm up"])
         if self._reranker is not None:
             self._reranker.scores("warm up", ["warm up"])
 
@@ -317,7 +329,7 @@ class SearchIndex:
         assert self._embedder is not None
         texts = list(dict.fromkeys(query.text for query in queries))
         row_of = {text: row for row, text in enumerate(texts)}
-        vectors = encode_queries(self._embedder, texts)
+        vectors = encode_queries(self._embedder, [self.settings.query_prompt + text for text in texts])
         return self._vector.search_many(vectors[[row_of[query.text] for query in queries]], ks, masks)
 
     def _reranked(self, query: str, ranking: list[tuple[int, float]]) -> list[tuple[int, float]]:
@@ -333,11 +345,16 @@ class SearchIndex:
 
     def _hit(self, position: int, score: float, tokens: list[str]) -> Hit:
         document = self.corpus.at(position)
-        text = document.text
-        words = word_spans(text)
-        start, end = best_window(text, words, tokens, self._word_tokens, self.settings.snippet_words)
+        text, size = document.text, self.settings.snippet_words
+        parts = self.corpus.kept_parts(position, text)
+        if parts is None:
+            words = word_spans(text)
+            start, end = best_window(text, words, tokens, self._word_tokens, size)
+            parts = passages(text, spans=words)
+        else:
+            start, end = best_window_of_parts(text, parts, tokens, self._word_tokens, size)
         middle = (start + end) // 2
-        part = next(p.number for p in passages(text, spans=words) if middle < p.end or p.end == len(text))
+        part = next(p.number for p in parts if middle < p.end or p.end == len(text))
         title = limited(clean(document.title[: 4 * MAX_TITLE_CHARACTERS]), MAX_TITLE_CHARACTERS)
         return Hit(document.doc_id, title, score, limited(clean(text[start:end]), MAX_SNIPPET_CHARACTERS), part)
 

@@ -17,7 +17,8 @@ import numpy as np
 from rl_cluster.errors import IndexBuildError, IndexFormatError
 from rl_cluster.models.embedder import Embedder, SentenceEmbedder, embedder_digest
 from rl_cluster.retrieval.arrays import load_array
-from rl_cluster.retrieval.documents import DocumentStore, write_documents
+from rl_cluster.retrieval.devices import Devices
+from rl_cluster.retrieval.documents import DocumentStore, in_order, write_documents
 from rl_cluster.retrieval.embeddings import embedding_key, write_embeddings
 from rl_cluster.retrieval.filters import FilterIndex
 from rl_cluster.retrieval.lexical import LexicalIndex
@@ -47,23 +48,38 @@ def content_id(corpus: Corpus, settings: IndexSettings) -> str:
     return hashlib.sha256(json.dumps(state, sort_keys=True).encode()).hexdigest()[:32]
 
 
+def open_embedder(settings: IndexSettings, devices: Devices) -> SentenceEmbedder:
+    """The embedder that the settings name, not yet loaded. Raises ModelError where it is missing, ConfigError as the class."""
+    return SentenceEmbedder(settings.embedder, max_tokens=settings.embed_max_tokens, device=devices.models)
+
+
 def build(
-    corpus: Corpus, settings: IndexSettings, folder: Path, embedder: Embedder | None, memory_gib: float | None = None
+    corpus: Corpus,
+    settings: IndexSettings,
+    folder: Path,
+    embedder: Embedder | None,
+    memory_gib: float | None = None,
+    devices: Devices | None = None,
 ) -> None:
     """Builds the index of `corpus` into `folder`; see `SearchIndex.build`."""
     if folder.exists() and any(folder.iterdir()):
         raise IndexFormatError(f"{folder}: the folder is not empty; delete it or choose another one.")
+    digest = type(embedder).__name__ if embedder else ""
+    if "vector" in settings.parts and embedder is None:
+        embedder = open_embedder(settings, devices or Devices())
+        embedder.check()
+        digest = embedder_digest(settings.embedder)
 
     def dimensions() -> int:
-        asked = embedder or SentenceEmbedder(settings.embedder, max_tokens=settings.embed_max_tokens)
-        return asked.encode(["dimensions"]).shape[1]
+        assert embedder is not None
+        return embedder.encode(["dimensions"]).shape[1]
 
     check_build(len(corpus), corpus.num_bytes, settings, dimensions, memory_gib)
     identity = content_id(corpus, settings)
     partial = folder.with_name(f".{folder.name}.{uuid.uuid4().hex[:8]}.partial")
     try:
         partial.mkdir(parents=True)
-        _write(partial, folder, corpus, settings, identity, embedder)
+        _write(partial, folder, corpus, settings, identity, embedder, digest)
         if folder.exists():
             folder.rmdir()
         partial.rename(folder)
@@ -85,9 +101,16 @@ def discard(folder: Path) -> None:
 
 
 def _write(
-    folder: Path, target: Path, corpus: Corpus, settings: IndexSettings, identity: str, embedder: Embedder | None
+    folder: Path,
+    target: Path,
+    corpus: Corpus,
+    settings: IndexSettings,
+    identity: str,
+    embedder: Embedder | None,
+    digest: str,
 ) -> None:
-    write_documents(folder, corpus)
+    """`target`: the folder's later name; `digest`: that of the embedder."""
+    write_documents(folder, in_order(corpus))
     ordered = DocumentStore(folder, corpus.name)
     FilterIndex.build(ordered.metadata()).save(folder / "filters")
     lexical = vector = key = None
@@ -99,13 +122,13 @@ def _write(
     if "vector" in settings.parts:
         from rl_cluster.retrieval.vector import VectorIndex
 
+        assert embedder is not None
         (folder / "vector").mkdir()
         path = folder / "vector" / "embeddings.npy"
-        digest = type(embedder).__name__ if embedder else embedder_digest(settings.embedder)
-        key = embedding_key(corpus.digest(), digest, settings.embed_max_tokens)
+        key = embedding_key(corpus.digest(), digest, settings.embed_max_tokens, settings.passage_prompt)
         if not _reuse(key, path, target.parent):
-            embedder = embedder or SentenceEmbedder(settings.embedder, max_tokens=settings.embed_max_tokens)
-            write_embeddings(path, ordered, embedder, target.parent / f".{key}.embeddings")
+            work = target.parent / f".{key}.embeddings"
+            write_embeddings(path, ordered, embedder, work, settings.passage_prompt)
         flat = VectorIndex.load(folder / "vector")
         vector = VectorIndex(flat.embeddings, settings.vector)
         vector.save(folder / "vector")

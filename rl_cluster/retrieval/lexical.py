@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 from collections.abc import Collection, Iterable
 from dataclasses import asdict, dataclass, field
-from itertools import pairwise
 from pathlib import Path
 
 import numpy as np
@@ -77,27 +76,25 @@ class LexicalIndex:
         """
         if excluded:
             allowed = np.ones(len(self), bool) if allowed is None else allowed.copy()
-            allowed[np.fromiter(excluded, np.int64, len(excluded)) - self._backend.first] = False
+            allowed[np.fromiter(excluded, np.int64, len(excluded))] = False
         return self._backend.search(self.analyzer.tokens(query), k, allowed)
 
-    def shards(self, number: int) -> list[LexicalIndex]:
-        """The index in `number` slices of nearly equal size, each with the weights of the whole.
+    def cut(self, start: int, stop: int) -> LexicalIndex:
+        """The documents at positions `start` to `stop` with the weights of the whole; `start` is position 0 there.
 
-        Each names documents by their positions in the whole, so that `ordering.merge_ranked` of their answers is the
-        answer of the whole. Raises ConfigError where there are more slices than documents, or for rank-bm25.
+        Raises ConfigError for rank-bm25, which has no weights to keep.
         """
         if not isinstance(self._backend, Bm25sBackend):
-            raise ConfigError(f"search.lexical.backend is {self._settings.backend!r}; use bm25s for shards.")
-        if not 1 <= number <= len(self):
-            raise ConfigError(f"{number} shards are asked for; give a number from 1 to the {len(self)} documents.")
-        bounds = [len(self) * i // number for i in range(number + 1)]
-        return [LexicalIndex(self._backend.shard(start, stop), self._settings) for start, stop in pairwise(bounds)]
+            raise ConfigError(
+                f"search.lexical.backend is {self._settings.backend!r}; use bm25s for search.shards over 1."
+            )
+        return LexicalIndex(self._backend.cut(start, stop), self._settings)
 
     def save(self, folder: Path) -> None:
         """Writes the index into `folder`, which is created."""
         folder.mkdir(parents=True, exist_ok=True)
         self._backend.save(folder)
-        state = {"settings": asdict(self._settings), "num_documents": len(self), "first": self._backend.first}
+        state = {"settings": asdict(self._settings), "num_documents": len(self)}
         (folder / "lexical.json").write_text(json.dumps(state, sort_keys=True), encoding="utf-8")
 
     @classmethod
@@ -108,7 +105,7 @@ class LexicalIndex:
             settings = lexical_settings_from(state["settings"])
             names = ("method", "k1", "b", "delta")
             constants = dict(zip(names, _constants(settings), strict=True))
-            backend = _BACKENDS[settings.backend].load(folder, state["first"], state["num_documents"], **constants)
+            backend = _BACKENDS[settings.backend].load(folder, state["num_documents"], **constants)
         except IndexFormatError:
             raise
         except (OSError, ValueError, KeyError, TypeError) as error:

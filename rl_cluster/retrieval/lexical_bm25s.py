@@ -45,7 +45,7 @@ class _Matrix:
 
 
 class Bm25sBackend:
-    """Weights of the documents at positions `first` to `first + size`."""
+    """Weights of documents, which are named by their positions."""
 
     def __init__(
         self,
@@ -53,14 +53,12 @@ class Bm25sBackend:
         vocabulary: StringTable,
         term_numbers: np.ndarray,
         constants: dict[str, Any],
-        first: int = 0,
     ):
         """`term_numbers`: int32 `[terms]`, the column of each vocabulary entry; `constants`: method, k1, b, delta."""
         self._matrix = matrix
         self._vocabulary = vocabulary
         self._term_numbers = term_numbers
         self._constants = constants
-        self.first = first
         self._local = threading.local()
 
     def __len__(self) -> int:
@@ -90,7 +88,7 @@ class Bm25sBackend:
         best = top_above(scores, floor, k)
         absent = self._matrix.absent
         base = 0.0 if absent is None else sum(float(absent[term]) * times for term, times in terms.items())
-        return [(self.first + int(i), float(scores[i]) + base) for i in best]
+        return [(int(i), float(scores[i]) + base) for i in best]
 
     def _terms(self, tokens: Sequence[str]) -> dict[int, int]:
         """Term number -> how often it occurs among the tokens, in ascending order of numbers."""
@@ -130,8 +128,8 @@ class Bm25sBackend:
             scores[~allowed] = floor
         return scores, floor
 
-    def shard(self, start: int, stop: int) -> Bm25sBackend:
-        """The documents at positions `start` to `stop` with the weights they have among all documents."""
+    def cut(self, start: int, stop: int) -> Bm25sBackend:
+        """The documents at positions `start` to `stop`, which become 0 and so on, with the weights they have among all."""
         matrix = self._matrix
         inside = (matrix.documents >= start) & (matrix.documents < stop)
         before = np.zeros(len(inside) + 1, np.int64)
@@ -143,7 +141,7 @@ class Bm25sBackend:
             absent=matrix.absent,
             num_documents=stop - start,
         )
-        return Bm25sBackend(part, self._vocabulary, self._term_numbers, self._constants, self.first + start)
+        return Bm25sBackend(part, self._vocabulary, self._term_numbers, self._constants)
 
     def save(self, folder: Path) -> None:
         """Writes the matrix as bm25s does, which can open the folder too, and the vocabulary beside it."""
@@ -164,7 +162,7 @@ class Bm25sBackend:
         np.save(folder / "term_numbers.npy", self._term_numbers)
 
     @classmethod
-    def load(cls, folder: Path, first: int, num_documents: int, **constants: Any) -> Bm25sBackend:
+    def load(cls, folder: Path, num_documents: int, **constants: Any) -> Bm25sBackend:
         """Opens a folder memory-mapped. Raises IndexFormatError where a file is missing or damaged."""
         absent = folder / _ABSENT_FILE
         matrix = _Matrix(
@@ -175,7 +173,7 @@ class Bm25sBackend:
             num_documents=num_documents,
         )
         numbers = load_array(folder / "term_numbers.npy", np.int32, 1)
-        return cls(matrix, StringTable.load(folder, "vocabulary"), numbers, constants, first)
+        return cls(matrix, StringTable.load(folder, "vocabulary"), numbers, constants)
 
 
 def _weights(

@@ -22,13 +22,12 @@ _CLASSES = {"okapi": rank_bm25.BM25Okapi, "bm25l": rank_bm25.BM25L, "bm25+": ran
 
 
 class RankBm25Backend:
-    """The documents at positions `first` to `first + size`."""
+    """The tokens of documents, which are named by their positions."""
 
-    def __init__(self, model: rank_bm25.BM25 | None, documents: list[list[str]], first: int = 0):
+    def __init__(self, model: rank_bm25.BM25 | None, documents: list[list[str]]):
         """`model`: None where no document holds a token, since rank-bm25 divides by their number."""
         self._model = model
         self._documents = documents
-        self.first = first
 
     def __len__(self) -> int:
         return len(self._documents)
@@ -56,7 +55,7 @@ class RankBm25Backend:
             matching &= allowed
         candidates = np.flatnonzero(matching)
         best = top_positions(scores[candidates], candidates, k)
-        return [(self.first + int(i), float(scores[i])) for i in best]
+        return [(int(i), float(scores[i])) for i in best]
 
     def save(self, folder: Path) -> None:
         """Writes the tokens; rank-bm25 has no file format."""
@@ -67,9 +66,7 @@ class RankBm25Backend:
         np.save(folder / "lengths.npy", np.array([len(tokens) for tokens in self._documents], np.int64))
 
     @classmethod
-    def load(
-        cls, folder: Path, first: int, num_documents: int, method: str, k1: float, b: float, delta: float
-    ) -> RankBm25Backend:
+    def load(cls, folder: Path, num_documents: int, method: str, k1: float, b: float, delta: float) -> RankBm25Backend:
         """Raises IndexFormatError where a file is missing or damaged."""
         table = StringTable.load(folder, "vocabulary")
         words = [table[rank] for rank in range(len(table))]
@@ -77,6 +74,4 @@ class RankBm25Backend:
         lengths = load_array(folder / "lengths.npy", np.int64, 1).tolist()
         if len(lengths) != num_documents:
             raise IndexFormatError(f"{folder}: it holds {len(lengths)} documents of {num_documents}; build it again.")
-        loaded = cls.build(([words[next(tokens)] for _ in range(n)] for n in lengths), method, k1, b, delta)
-        loaded.first = first
-        return loaded
+        return cls.build(([words[next(tokens)] for _ in range(n)] for n in lengths), method, k1, b, delta)

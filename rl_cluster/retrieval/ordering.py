@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import heapq
-from collections.abc import Iterable
-
 import numpy as np
 
 _SAMPLE = 8192
@@ -40,9 +37,3 @@ def top_above(scores: np.ndarray, floor: float, k: int) -> np.ndarray:
                 return top_positions(scores[candidates], candidates, k)
     candidates = np.flatnonzero(scores > floor)
     return top_positions(scores[candidates], candidates, k)
-
-
-def merge_ranked(parts: Iterable[list[tuple[int, float]]], k: int) -> list[tuple[int, float]]:
-    """The k best of several lists of (position, score), each in the order of `top_positions`, in the same order."""
-    merged = heapq.merge(*parts, key=lambda found: (-found[1], found[0]))
-    return [found for found, _ in zip(merged, range(k), strict=False)]

@@ -13,6 +13,8 @@ from itertools import pairwise
 from rl_cluster.retrieval.scripts import UNSPACED
 
 PART_WORDS = 200
+LONG_TEXT = 65_536
+"""Characters over which a text is never analysed whole to answer a search; its parts are then kept in the index."""
 _WORD = re.compile(f"[{UNSPACED}]{{1,2}}|[^\\s{UNSPACED}]{{1,80}}")
 # Ends of sentences in Latin, Han, Devanagari and Arabic scripts, and what may close after them.
 _SENTENCE_END = re.compile("[.!?\u2026\u3002\uff01\uff1f\u0964\u061f\u06d4][\"'\u201d\u2019\u00bb)\\]]*$")
@@ -27,9 +29,9 @@ class Passage:
     end: int
 
 
-def word_spans(text: str) -> list[tuple[int, int]]:
-    """(start, end) of each word, in characters."""
-    return [match.span() for match in _WORD.finditer(text)]
+def word_spans(text: str, start: int = 0, stop: int | None = None) -> list[tuple[int, int]]:
+    """(start, end) of each word between `start` and `stop`, in characters of the text."""
+    return [match.span() for match in _WORD.finditer(text, start, len(text) if stop is None else stop)]
 
 
 def passages(text: str, max_words: int = PART_WORDS, spans: list[tuple[int, int]] | None = None) -> list[Passage]:

@@ -10,6 +10,10 @@ from typing import Protocol
 import numpy as np
 
 from rl_cluster.errors import ModelError
+from rl_cluster.models.device import check_device
+
+_CHARACTERS_PER_TOKEN = 64
+"""A tokenizer reads all of a text before it is cut; no language has tokens of this length."""
 
 
 class Reranker(Protocol):
@@ -23,8 +27,8 @@ class Reranker(Protocol):
 class CrossEncoderReranker:
     """A sentence-transformers cross-encoder that is loaded at its first use and may be called from several threads.
 
-    `max_tokens` cuts query and text together. Raises ModelError at once where `name` is neither a folder nor a hub id, and on
-    first use where the model cannot be read.
+    `max_tokens` cuts query and text together; `device`: `cpu` or `cuda`. Raises ModelError at once where `name` is neither a
+    folder nor a hub id, and on first use where the model cannot be read; ConfigError on first use where there is no such device.
     """
 
     def __init__(self, name: str, *, max_tokens: int = 256, batch_size: int = 32, device: str = "cpu"):
@@ -41,7 +45,7 @@ class CrossEncoderReranker:
     def scores(self, query: str, texts: Sequence[str]) -> np.ndarray:
         """Returns float32 `[len(texts)]`; a higher score is a better fit."""
         with self._lock:
-            pairs = [(query, text) for text in texts]
+            pairs = [(query, text[: _CHARACTERS_PER_TOKEN * self.max_tokens]) for text in texts]
             scores = self._loaded().predict(pairs, batch_size=self.batch_size, show_progress_bar=False)
         scores = np.asarray(scores, np.float32)
         if scores.shape != (len(texts),):
@@ -54,6 +58,7 @@ class CrossEncoderReranker:
         if self._model is None:
             from sentence_transformers import CrossEncoder
 
+            check_device(self.device)
             try:
                 self._model = CrossEncoder(
                     self.name,

@@ -23,7 +23,9 @@ class IndexSettings:
     """What an index is built with. Raises ConfigError for values out of range.
 
     `parts`: what is built; `embedder`: see `rl_cluster.models.embedder`; `embed_max_tokens`: longer texts are cut before they
-    are embedded; `snippet_words`: the most words of a snippet. All of it changes answers, hence the content id.
+    are embedded; `query_prompt`, `passage_prompt`: what an embedder wants before each query and each document, such as
+    `query: ` and `passage: ` for e5; `snippet_words`: the most words of a snippet, which may have 16 characters each on
+    average (see `snippets`). All of it changes answers, hence the content id.
     """
 
     parts: tuple[str, ...] = PARTS
@@ -32,6 +34,8 @@ class IndexSettings:
     fusion: FusionSettings = field(default_factory=FusionSettings)
     embedder: str = DEFAULT_EMBEDDER
     embed_max_tokens: int = 128
+    query_prompt: str = ""
+    passage_prompt: str = ""
     snippet_words: int = DEFAULT_SNIPPET_WORDS
 
     def __post_init__(self):
@@ -46,7 +50,8 @@ class IndexSettings:
 def settings_from_config(search: Mapping[str, Any], locales: Iterable[str]) -> IndexSettings:
     """The index settings in a configuration's `search` section.
 
-    `locales`: those of the corpus or its tasks, which choose the analyser where the configuration says `auto`.
+    `locales`: those of the documents, or of the tasks where documents do not say theirs; they choose the analyser where the
+    configuration says `auto`.
     """
     lexical = dict(search["lexical"])
     analyzer = lexical.pop("analyzer")
@@ -57,10 +62,12 @@ def settings_from_config(search: Mapping[str, Any], locales: Iterable[str]) -> I
     )
     return IndexSettings(
         lexical=LexicalSettings(**lexical, analysis=analysis),
-        vector=VectorSettings(**search["vector"]),
+        vector=VectorSettings(**{name: value for name, value in search["vector"].items() if name != "device"}),
         fusion=FusionSettings(**search["fusion"]),
         embedder=search["embedder"],
         embed_max_tokens=search["embed_max_tokens"],
+        query_prompt=search["query_prompt"],
+        passage_prompt=search["passage_prompt"],
         snippet_words=search["snippet_words"],
     )
 

@@ -1,23 +1,32 @@
-"""Short snippets: the few words of a document that say most about a query."""
+"""Short snippets: the few words of a document that say most about a query.
+
+The budget is in words, since an index is asked by models with different tokens: an English word is about 1.3 of them. Words
+have `CHARACTERS_PER_WORD` on average at most, so that addresses and code cannot take a multiple of the budget.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Collection, Sequence
 
 from rl_cluster.retrieval.analysis import Analyzer
-from rl_cluster.retrieval.passages import word_spans
+from rl_cluster.retrieval.passages import LONG_TEXT, PART_WORDS, Passage, word_spans
 from rl_cluster.retrieval.text import clean
 
 DEFAULT_SNIPPET_WORDS = 24
+CHARACTERS_PER_WORD = 16
 _CACHED_WORDS = 8192
+_SOUGHT_TOKENS = 32
+
+_Span = tuple[int, int]
 
 
 def snippet(
     text: str, query_tokens: Collection[str], analyzer: Analyzer, max_words: int = DEFAULT_SNIPPET_WORDS
 ) -> str:
-    """At most `max_words` words of `text` that hold the most different query tokens, else its beginning.
+    """At most `max_words` words of `text` that hold the most different query tokens, else its beginning; all of it is analysed.
 
-    Among equal windows the first wins, moved left so that the matches stand in its middle.
+    Among equal windows the first wins, moved left so that the matches stand in its middle. Words may have
+    `CHARACTERS_PER_WORD * max_words` characters together; beyond that the ones farthest from a match are left out.
     """
     start, end = best_window(text, word_spans(text), query_tokens, WordTokens(analyzer), max_words)
     return clean(text[start:end])
@@ -39,18 +48,78 @@ class WordTokens(dict[str, tuple[str, ...] | None]):
 
 
 def best_window(
-    text: str, words: list[tuple[int, int]], query_tokens: Collection[str], word_tokens: WordTokens, max_words: int
-) -> tuple[int, int]:
+    text: str, words: list[_Span], query_tokens: Collection[str], word_tokens: WordTokens, max_words: int
+) -> _Span:
     """Where the snippet starts and ends in the text, in characters; `words`: the spans of `passages.word_spans`."""
+    return _window(text, (0, len(text)), words, set(query_tokens), word_tokens, max_words)[1]
+
+
+def best_window_of_parts(
+    text: str, parts: Sequence[Passage], query_tokens: Collection[str], word_tokens: WordTokens, max_words: int
+) -> _Span:
+    """As `best_window` for a text of any length: at most `LONG_TEXT` characters of it are analysed.
+
+    They are those `parts` (all of the text's, see `passages.passages`) that hold the most different query tokens as they are
+    written, and the first ones among equals.
+    """
     wanted = set(query_tokens)
+    found = [
+        _window(text, (start, end), word_spans(text, start, end), wanted, word_tokens, max_words)
+        for start, end in _promising(text, parts, wanted, max_words)
+    ]
+    return max(found, key=lambda window: window[0])[1]  # the first among equals
+
+
+def _promising(text: str, parts: Sequence[Passage], wanted: set[str], max_words: int) -> list[_Span]:
+    """Stretches of the text that are worth analysing, best first; each holds a window whole."""
+    sought = sorted(wanted, key=len, reverse=True)[:_SOUGHT_TOKENS]
+
+    def promise(part: Passage) -> int:
+        content = text[part.start : part.end].casefold()
+        return sum(token in content for token in sought)
+
+    ranked = sorted(range(len(parts)), key=[-promise(part) for part in parts].__getitem__)
+    joined = max_words // (PART_WORDS // 2)  # parts have half their words at least, save the last
+    chosen: list[_Span] = []
+    left = LONG_TEXT
+    for number in ranked:
+        start, end = parts[number].start, parts[min(number + joined, len(parts) - 1)].end
+        if chosen and end - start > left:
+            break
+        chosen.append((start, min(end, start + left)))
+        left -= end - start
+    return chosen
+
+
+def _window(
+    text: str, bounds: _Span, words: list[_Span], wanted: set[str], word_tokens: WordTokens, max_words: int
+) -> tuple[tuple[int, int], _Span]:
+    """The best window among `words`, with how good it is; all that lies within `bounds` where every word fits."""
     found = [word_tokens[text[start:end]] for start, end in words]
     if None in found:  # a word of control characters is none
         words = [span for span, tokens in zip(words, found, strict=True) if tokens is not None]
     matches = [wanted.intersection(tokens) for tokens in found if tokens is not None]
-    if len(words) <= max_words:
-        return 0, len(text)
-    first = _best_start(matches, max_words)
-    return words[first][0], words[first + max_words - 1][1]
+    first = _best_start(matches, max_words) if len(words) > max_words else 0
+    last = min(first + max_words, len(words))
+    inside = matches[first:last]
+    quality = len(set().union(*inside)), sum(map(bool, inside))
+    first, last = _shortened(words, matches, first, last, CHARACTERS_PER_WORD * max_words)
+    return quality, bounds if last - first == len(words) else (words[first][0], words[last - 1][1])
+
+
+def _shortened(words: list[_Span], matches: list[set[str]], first: int, last: int, characters: int) -> tuple[int, int]:
+    """Those of the words `first` to `last` around the best match that have at most so many characters, at least one word."""
+    excess = sum(end - start for start, end in words[first:last]) - characters
+    if excess <= 0:
+        return first, last
+    anchor = max(range(first, last), key=lambda i: len(matches[i]))
+    while excess > 0 and last - first > 1:
+        if anchor - first > last - 1 - anchor:
+            gone, first = words[first], first + 1
+        else:
+            gone, last = words[last - 1], last - 1
+        excess -= gone[1] - gone[0]
+    return first, last
 
 
 def _best_start(matches: list[set[str]], size: int) -> int:

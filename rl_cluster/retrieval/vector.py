@@ -2,7 +2,7 @@
 
 faiss adds in float32 in an order that depends on how many queries and rows it is given, so equal requests could differ in
 their last digits and hence in their order. It only proposes candidates here; their scores are computed anew in float64,
-row by row, which makes an answer the same alone and in a batch.
+row by row, which makes an answer the same alone and in a batch, on a CPU and on a GPU.
 """
 
 from __future__ import annotations
@@ -18,6 +18,7 @@ import numpy as np
 from rl_cluster.errors import ConfigError, IndexFormatError
 from rl_cluster.retrieval.arrays import load_array
 from rl_cluster.retrieval.ordering import top_positions
+from rl_cluster.retrieval.vector_gpu import MOST_RESULTS, GpuCandidates
 from rl_cluster.retrieval.vector_settings import VectorSettings
 
 _EMBEDDINGS_FILE = "embeddings.npy"
@@ -32,16 +33,24 @@ _FEW_ALLOWED = 10_000
 class VectorIndex:
     """A vector index; documents are named by their positions."""
 
-    def __init__(self, embeddings: np.ndarray, settings: VectorSettings | None = None, approximate: Any = None):
+    def __init__(
+        self,
+        embeddings: np.ndarray,
+        settings: VectorSettings | None = None,
+        approximate: Any = None,
+        device: str = "cpu",
+    ):
         """`embeddings`: float32 `[documents, dimensions]`, each row of length 1; `approximate`: a faiss index of them.
 
-        Raises ConfigError where an approximate index is asked for that this collection cannot have.
+        Raises ConfigError where an approximate index is asked for that this collection cannot have, and where `device` is
+        `cuda` and there is no GPU for it.
         """
         self.embeddings = np.ascontiguousarray(embeddings, dtype=np.float32)
         self.settings = settings or VectorSettings()
         if approximate is None and self.settings.kind != "flat":
             approximate = _approximate(self.embeddings, self.settings)
         self._approximate: Any = approximate
+        self._gpu = GpuCandidates(self.embeddings, self.settings, approximate) if device == "cuda" else None
         # Twice the most by which float32 sums of products of unit vectors can be wrong.
         self._doubt = 2 * self.dimensions * 2.0**-24
 
@@ -85,7 +94,7 @@ class VectorIndex:
         answers: list[list[tuple[int, float]]] = [[] for _ in ks]
         if together:
             wanted = min(len(self), max(ks[i] for i in together) + 16)
-            scores, positions = faiss.knn(vectors[together], self.embeddings, wanted, faiss.METRIC_INNER_PRODUCT)
+            scores, positions = self._compared(vectors[together], wanted)
             for i, row_scores, row_positions in zip(together, scores, positions, strict=True):
                 if wanted == len(self) or row_scores[-1] < row_scores[ks[i] - 1] - self._doubt:
                     answers[i] = self._scored(vectors[i], row_positions, ks[i])
@@ -116,10 +125,10 @@ class VectorIndex:
         """Scores (descending) and positions of the `wanted` nearest of `rows`, as float32 sees them."""
         queries = query[None]
         if rows is None:
-            return _first(faiss.knn(queries, self.embeddings, wanted, faiss.METRIC_INNER_PRODUCT))
+            return _first(self._compared(queries, wanted))
         banned = len(self) - len(rows)
         if banned <= _FEW_BANNED:
-            scores, positions = _first(faiss.knn(queries, self.embeddings, wanted + banned, faiss.METRIC_INNER_PRODUCT))
+            scores, positions = _first(self._compared(queries, wanted + banned))
             kept = np.isin(positions, rows, assume_unique=True)
             return scores[kept][:wanted], positions[kept][:wanted]
         found = []
@@ -132,10 +141,19 @@ class VectorIndex:
         order = np.argsort(-scores, kind="stable")[:wanted]
         return scores[order], positions[order]
 
+    def _compared(self, queries: np.ndarray, wanted: int) -> tuple[np.ndarray, np.ndarray]:
+        """Scores and positions, `[queries, wanted]` each, of the nearest of all rows, as float32 sees them."""
+        if self._gpu is not None and self._approximate is None and wanted <= MOST_RESULTS:
+            return self._gpu.nearest(queries, wanted)
+        return faiss.knn(queries, self.embeddings, wanted, faiss.METRIC_INNER_PRODUCT)
+
     def _propose(self, query: np.ndarray, k: int, allowed: np.ndarray | None) -> np.ndarray:
         """Positions that the approximate index holds for the nearest; fewer than k where it got lost."""
         settings = self.settings
         wanted = min(len(self), k * settings.refine)
+        if self._gpu is not None and allowed is None and wanted <= MOST_RESULTS:
+            positions = self._gpu.nearest(query[None], wanted)[1][0]
+            return positions[positions >= 0]
         bits = None if allowed is None else np.packbits(allowed, bitorder="little")
         selector = None if bits is None else faiss.IDSelectorBitmap(bits)  # pyright: ignore[reportCallIssue]
         if settings.kind == "hnsw":
@@ -151,14 +169,14 @@ class VectorIndex:
         if not (folder / _EMBEDDINGS_FILE).exists():
             np.save(folder / _EMBEDDINGS_FILE, self.embeddings)
         if self._approximate is not None:
-            try:
-                faiss.write_index(self._approximate, str(folder / _FAISS_FILE))
-            except RuntimeError as error:
-                raise OSError(f"{folder / _FAISS_FILE}: {error}") from error
+            # Through Python's file, since faiss only prints what goes wrong while it closes one of its own.
+            with (folder / _FAISS_FILE).open("wb") as stream:
+                writer = faiss.PyCallbackIOWriter(stream.write)  # pyright: ignore[reportAttributeAccessIssue]
+                faiss.write_index(self._approximate, writer)
 
     @classmethod
-    def load(cls, folder: Path, settings: VectorSettings | None = None) -> VectorIndex:
-        """Opens a folder memory-mapped. Raises IndexFormatError where a file is missing or damaged."""
+    def load(cls, folder: Path, settings: VectorSettings | None = None, device: str = "cpu") -> VectorIndex:
+        """Opens a folder memory-mapped. Raises IndexFormatError where a file is missing or damaged, ConfigError as the class."""
         settings = settings or VectorSettings()
         embeddings = load_array(folder / _EMBEDDINGS_FILE, np.float32, 2)
         approximate = None
@@ -174,7 +192,7 @@ class VectorIndex:
                 raise IndexFormatError(
                     f"{path}: it has {approximate.ntotal} rows of {len(embeddings)}; delete the index and build again."
                 )
-        return cls(embeddings, settings, approximate)
+        return cls(embeddings, settings, approximate, device)
 
 
 def _first(found: tuple[np.ndarray, np.ndarray]) -> tuple[np.ndarray, np.ndarray]:

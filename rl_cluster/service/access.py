@@ -15,7 +15,8 @@ from typing import Any
 from rl_cluster.errors import ConfigError
 from rl_cluster.service.metrics import ServiceMetrics
 
-MAX_BODY_BYTES = 1 << 20
+MAX_BODY_BYTES = 8 << 20
+"""Room for as many excluded ids as a search may have."""
 OPEN_PATHS = ("/healthz", "/docs", "/openapi.json")
 
 

@@ -11,6 +11,7 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
 from rl_cluster.errors import RLClusterError, SearchRequestError, ToolTimeoutError
+from rl_cluster.retrieval.devices import Devices
 from rl_cluster.retrieval.index import Hit, Query, SearchIndex
 from rl_cluster.retrieval.manifest import read_manifest
 from rl_cluster.retrieval.memory import check_open, open_bytes
@@ -31,12 +32,19 @@ from rl_cluster.service.values import (
 class IndexCatalog:
     """Answers requests over several indexes; may be shared between threads."""
 
-    def __init__(self, parts: tuple[str, ...], memory_gib: float | None = None, clock: Callable[[], float] = time.time):
+    def __init__(
+        self,
+        parts: tuple[str, ...],
+        memory_gib: float | None = None,
+        clock: Callable[[], float] = time.time,
+        devices: Devices | None = None,
+    ):
         """`parts`: of each index that are opened, where it has them; `memory_gib`: for all of them, None for the machine's.
 
-        `clock`: seconds since the epoch.
+        `clock`: seconds since the epoch; `devices`: where the indexes compute.
         """
         self._parts = parts
+        self._devices = devices
         self._memory_gib = memory_gib
         self._clock = clock
         self._opened: dict[str, SearchIndex] = {}
@@ -45,8 +53,8 @@ class IndexCatalog:
     def apply(self, folders: Mapping[str, str], pending: Mapping[str, str] | None = None) -> None:
         """Opens the `folders` (name -> folder) and answers from them; `pending` ones are opened and wait.
 
-        Others are let go. Raises IndexFormatError where one cannot be opened, ConfigError where all together do not fit
-        into memory; then nothing has changed.
+        Others are let go. Raises IndexFormatError or ModelError where one cannot be opened, ConfigError where all together do
+        not fit into memory or a GPU is missing; then nothing has changed.
         """
         wanted = dict.fromkeys([*folders.values(), *(pending or {}).values()])
         taken = 0
@@ -60,7 +68,8 @@ class IndexCatalog:
 
     def _open(self, folder: str) -> SearchIndex:
         _, settings = read_manifest(Path(folder))
-        index = SearchIndex.open(folder, tuple(part for part in self._parts if part in settings.parts))
+        parts = tuple(part for part in self._parts if part in settings.parts)
+        index = SearchIndex.open(folder, parts, devices=self._devices)
         index.warm_up()
         return index
 

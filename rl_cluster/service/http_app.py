@@ -79,7 +79,7 @@ def build_app(backend: Backend, settings: HttpSettings) -> Any:
     app = FastAPI(
         title="rl_cluster search",
         version="1",
-        description="The search that agents are trained on. MCP clients find the same tools at /mcp.",
+        description="The search that agents are trained on. MCP clients find the same tools at /mcp, over another index at /mcp?index=NAME.",
         lifespan=lifespan,
         dependencies=[Depends(HTTPBearer(auto_error=False))] if settings.digest else [],
         responses={code: {"model": schema.ErrorResult} for code in (401, 404, 422, 503, 504)},

@@ -96,10 +96,13 @@ def read_hit(settings: HttpSearchSettings, hit: Any) -> RawHit:
         raise ValueError(f"at {settings.fields['doc_id']!r} of a hit stands {type(doc_id).__name__}, not an id")
     if not isinstance(text, str):
         raise ValueError(f"at {settings.fields['text']!r} of a hit stands {type(text).__name__}, not a text")
-    name = settings.fields["text"].removeprefix("_source.")
-    fragments = hit.get("highlight", {}).get(name) if settings.kind == "elasticsearch" else None
-    if isinstance(fragments, list) and fragments and isinstance(fragments[0], str):
-        text = fragments[0]
+    if settings.kind == "elasticsearch":
+        # Names of fields hold dots of their own, and a hit without a match in the text may have no highlight, or null.
+        highlight = hit.get("highlight")
+        name = settings.fields["text"].removeprefix("_source.")
+        fragments = highlight.get(name) if isinstance(highlight, dict) else None
+        if isinstance(fragments, list) and fragments and isinstance(fragments[0], str):
+            text = fragments[0]
     number = float(score) if isinstance(score, int | float) and not isinstance(score, bool) else None
     return RawHit(str(doc_id), title if isinstance(title, str) else "", text, number)
 

@@ -6,6 +6,9 @@ from typing import Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field
 
+MAX_EXCLUDED = 100_000
+"""Questions of published sets exclude up to 11,224 documents (BRIGHT)."""
+
 
 class _Body(BaseModel):
     model_config = ConfigDict(extra="forbid", strict=True)
@@ -22,7 +25,11 @@ class SearchBody(_Body):
         description='conditions on metadata: {"kind": "wiki"}, {"kind": ["wiki", "mail"]}, {"year": {"gte": 2020, "lt": 2024}}',
     )
     index: str | None = Field(default=None, description="name of an index; the first one by default")
-    excluded: list[str] = Field(default_factory=list, max_length=10_000, description="ids that are never shown")
+    excluded: list[str] = Field(
+        default_factory=list,
+        max_length=MAX_EXCLUDED,
+        description=f"ids that are never shown, at most {MAX_EXCLUDED:,}; the whole body has at most 8 MiB",
+    )
     timeout_s: float | None = Field(default=None, gt=0, le=3600, description="seconds after which no answer is wanted")
 
 

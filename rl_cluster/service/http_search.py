@@ -1,8 +1,9 @@
 """A search endpoint of one's own as the SearchClient of agents: Elasticsearch, OpenSearch, or any that speaks JSON.
 
-What such an endpoint sends is data: texts are cleaned and cut. Whatever it does wrong is an infrastructure failure, refusals
-included: the agent's own mistakes are found before anything is sent, so that a wrong configuration never looks like one.
-429, 502, 503, 504 and lost connections are tried again within the deadline; other failures are not.
+What such an endpoint sends is data: texts are cleaned and cut. Where it says that the request itself is wrong (422, or 400 with
+a JSON `error`), that is a SearchRequestError: the policy's fault, such as a filter of the wrong type, or that of a setting, which
+ends the run at its start, when every tool is tried once. Whatever else it does wrong is an infrastructure failure. 429, 502, 503,
+504 and lost connections are tried again within the deadline; other failures are not.
 """
 
 from __future__ import annotations
@@ -23,7 +24,9 @@ from rl_cluster.config import SearchConfig
 from rl_cluster.environments.hits import FoundDocument
 from rl_cluster.environments.search_tools import ReadPart
 from rl_cluster.errors import ConfigError, SearchRequestError, ToolTimeoutError, ToolUnavailableError
+from rl_cluster.retrieval.analysis import AnalysisSettings, Analyzer
 from rl_cluster.retrieval.passages import passages
+from rl_cluster.retrieval.snippets import snippet
 from rl_cluster.retrieval.text import (
     MAX_PART_CHARACTERS,
     MAX_SNIPPET_CHARACTERS,
@@ -37,6 +40,9 @@ from rl_cluster.service.http_mapping import HttpSearchSettings, RawHit, at_path,
 _TRANSIENT = (429, 502, 503, 504)
 _MAX_ANSWER_BYTES = 16 << 20
 _MAX_QUERY_CHARACTERS = 32_768
+_MAX_SNIPPET_SOURCE = 16_384
+"""Characters of a hit's text in which a snippet is looked for: an endpoint gives passages, or a highlight."""
+_MAX_REASON = 200
 _FIRST_PAUSE_S = 0.2
 
 
@@ -81,6 +87,12 @@ class HttpSearchClient:
         self._settings = settings
         self._session: aiohttp.ClientSession | None = None
         self._room = asyncio.Semaphore(settings.max_concurrency)
+        # Which language the endpoint's texts are in is not known; plain words also load no library into a rollout worker.
+        self._analyzer = Analyzer(AnalysisSettings(analyzer="words"))
+
+    def over(self, corpus: str) -> HttpSearchClient:
+        """This client: an endpoint has one collection."""
+        return self
 
     async def search(
         self, tool: str, query: str, k: int, excluded: tuple[str, ...], filters: Mapping[str, Any] | None = None
@@ -103,7 +115,8 @@ class HttpSearchClient:
         if all(hit.score is not None for hit in hits):
             hits.sort(key=lambda hit: (-(hit.score or 0.0), hit.doc_id))
         shown = [hit for hit in hits if hit.doc_id not in excluded][:k]
-        return [self._found(hit) for hit in shown]
+        tokens = self._analyzer.tokens(safe)
+        return [self._found(hit, tokens) for hit in shown]
 
     async def read(self, doc_id: str, part: int, excluded: tuple[str, ...]) -> ReadPart:
         """One part of a document. Raises SearchRequestError for an unknown or excluded id and for a part it does not have."""
@@ -131,9 +144,10 @@ class HttpSearchClient:
         if self._session is not None:
             await self._session.close()
 
-    def _found(self, hit: RawHit) -> FoundDocument:
-        words = clean(hit.text[: 100 * self._settings.snippet_words]).split()[: self._settings.snippet_words]
-        return FoundDocument(hit.doc_id, _title(hit), limited(" ".join(words), MAX_SNIPPET_CHARACTERS))
+    def _found(self, hit: RawHit, tokens: list[str]) -> FoundDocument:
+        """The hit as agents see it, with the words of its text that share most with the query."""
+        shown = snippet(hit.text[:_MAX_SNIPPET_SOURCE], tokens, self._analyzer, self._settings.snippet_words)
+        return FoundDocument(hit.doc_id, _title(hit), limited(shown, MAX_SNIPPET_CHARACTERS))
 
     async def _ask(self, method: str, url: str, body: dict[str, Any] | None) -> Any:
         """The JSON of an answer, None for a document that is not there; retries within the deadline."""
@@ -183,6 +197,10 @@ class HttpSearchClient:
 def _json(url: str, method: str, status: int, content: bytes) -> Any:
     if status == 404 and method == "GET":
         return None
+    if status in (400, 422):
+        reason = _reason(content)
+        if reason or status == 422:
+            raise SearchRequestError(f"The search was refused as wrong: {reason or 'no reason is given'}.")
     if status != 200:
         said = clean(content[:2000].decode("utf-8", "replace"))[:200]
         raise ToolUnavailableError(f"{url} answered with status {status}: {said or 'no text'}.")
@@ -190,6 +208,22 @@ def _json(url: str, method: str, status: int, content: bytes) -> Any:
         return json.loads(content)
     except (ValueError, RecursionError) as error:
         raise ToolUnavailableError(f"{url} gave no JSON: {clean(str(error))[:200]}.") from error
+
+
+def _reason(content: bytes) -> str:
+    """What the JSON of a refusal gives as its reason, in one line; empty where it is no JSON with an `error` or a `detail`."""
+    try:
+        answer = json.loads(content)
+    except (ValueError, RecursionError):
+        return ""
+    found = (
+        next((answer[key] for key in ("error", "detail") if answer.get(key)), "") if isinstance(answer, dict) else ""
+    )
+    if isinstance(found, dict):
+        causes = found.get("root_cause")
+        inner = causes[0] if isinstance(causes, list) and causes and isinstance(causes[0], dict) else found
+        found = next((inner[key] for key in ("message", "reason", "type") if inner.get(key)), found)
+    return clean(found if isinstance(found, str) else json.dumps(found))[:_MAX_REASON].rstrip(".")
 
 
 def _title(hit: RawHit) -> str:

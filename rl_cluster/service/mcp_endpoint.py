@@ -1,4 +1,7 @@
-"""An MCP endpoint (streamable HTTP, without sessions) with the tools that agents are trained on."""
+"""An MCP endpoint (streamable HTTP, without sessions) with the tools that agents are trained on.
+
+The tools search the first index of the service; at `/mcp?index=NAME` they search another.
+"""
 
 from __future__ import annotations
 
@@ -31,7 +34,8 @@ class McpEndpoint:
         self, backend: Backend, settings: SearchToolSettings, timeout_s: float, host: str, metrics: ServiceMetrics
     ):
         """`host`: where the service listens; on localhost, requests that name another host are refused."""
-        self._client = _BackendClient(backend, timeout_s)
+        self._backend = backend
+        self._timeout_s = timeout_s
         self._settings = settings
         self._metrics = metrics
         self._specs = tool_specs(settings)
@@ -64,7 +68,8 @@ class McpEndpoint:
             self._metrics.tool_call(label, "SearchRequestError")
             return _text(call.error, is_error=True)
         try:
-            result = await call_tool(self._client, self._settings, call, ())
+            client = _BackendClient(self._backend, self._timeout_s, _index_of(context))
+            result = await call_tool(client, self._settings, call, ())
         except RLClusterError as error:
             self._metrics.tool_call(label, type(error).__name__)
             return _text(str(error), is_error=True)
@@ -73,23 +78,29 @@ class McpEndpoint:
 
 
 class _BackendClient:
-    """A backend as the SearchClient of agents: the first index, nothing excluded."""
+    """A backend as the SearchClient of agents: nothing excluded, the first index where none is named."""
 
-    def __init__(self, backend: Backend, timeout_s: float):
+    def __init__(self, backend: Backend, timeout_s: float, index: str | None):
         self._backend = backend
         self._timeout_s = timeout_s
+        self._index = index
 
     async def search(
         self, tool: str, query: str, k: int, excluded: tuple[str, ...], filters: Mapping[str, Any] | None = None
     ) -> list[FoundDocument]:
-        request = SearchRequest(tool, query, k, excluded, filters, deadline=time.time() + self._timeout_s)
+        request = SearchRequest(tool, query, k, excluded, filters, self._index, time.time() + self._timeout_s)
         answer = await self._backend.search_index(request)
         return [FoundDocument(hit.doc_id, hit.title, hit.snippet) for hit in answer.hits]
 
     async def read(self, doc_id: str, part: int, excluded: tuple[str, ...]) -> ReadPart:
-        request = DocumentRequest(doc_id, part, excluded, deadline=time.time() + self._timeout_s)
+        request = DocumentRequest(doc_id, part, excluded, self._index, time.time() + self._timeout_s)
         found = await self._backend.read_index(request)
         return ReadPart(found.doc_id, found.title, found.text, found.part, found.parts)
+
+
+def _index_of(context: Any) -> str | None:
+    """The index that the address of the call names."""
+    return None if context.request is None else context.request.query_params.get("index")
 
 
 def _text(text: str, is_error: bool) -> types.CallToolResult:

@@ -59,22 +59,32 @@ class IndexRegistry:
     async def swap(self, name: str, folder: str, timeout_s: float) -> None:
         """Makes `name` stand for `folder` at all members, or changes nothing.
 
-        Raises IndexFormatError where a member cannot open it, DeadlineError where one does not answer in time, and
-        SearchRequestError while another change is under way.
+        Raises IndexFormatError where a member cannot open it, DeadlineError where one does not answer in time (the message says
+        whether `name` already stands for `folder`), and SearchRequestError while another change is under way.
         """
         if self._swapping:
             raise SearchRequestError("Another index is just being swapped in; try again when that is done.")
         self._swapping = True
+        before, opened = self.view.folders, False
         try:
             async with asyncio.timeout(timeout_s):
-                await self._change(self.view.folders, {name: folder})
+                await self._change(before, {name: folder})
                 problems = await self._all_reached()
                 if problems:
                     raise IndexFormatError(problems[0])
-                await self._change({**self.view.folders, name: folder}, {})
-                await self._all_reached()
+                opened = True
+                await self._change({**before, name: folder}, {})
+                problems = await self._all_reached()
+                if problems:
+                    await self._change(before, {})
+                    raise IndexFormatError(problems[0])
         except TimeoutError as error:
             late = ", ".join(sorted(self._late())) or "no replica"
+            if opened:
+                raise DeadlineError(
+                    f"The index {name!r} is opened by all replicas, but not all had switched to it within {timeout_s:.0f} s "
+                    f"({late}); they switch as soon as they answer again."
+                ) from error
             raise DeadlineError(
                 f"The index {name!r} was not opened by all replicas within {timeout_s:.0f} s ({late}); the service goes on "
                 "with what it has."

@@ -6,7 +6,8 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+import re
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -14,9 +15,28 @@ from rl_cluster.errors import RLClusterError
 
 # Tool as agents know it -> the kind of search that an index answers.
 SEARCH_TOOLS = {"bm25_search": "lexical", "vector_search": "vector", "hybrid_search": "hybrid"}
+TOOL_PARTS = {
+    "bm25_search": ("lexical",),
+    "vector_search": ("vector",),
+    "hybrid_search": ("lexical", "vector"),
+}
+"""Tool -> the parts of an index that its replicas open."""
+WHOLE_TOOLS = ("hybrid_search",)
+"""Tools whose replicas open whole indexes, also where those are cut into shards: fusion needs the ranks among all documents."""
+
+
+def open_parts(tools: Iterable[str]) -> tuple[str, ...]:
+    """The parts of an index that the replicas of these tools open together; reading documents needs none of its own."""
+    return tuple(dict.fromkeys(part for tool in tools for part in TOOL_PARTS.get(tool, ())))
+
 
 NAME_PATTERN = r"^[A-Za-z0-9][A-Za-z0-9_.-]{0,63}$"
 """Of an index, since its name stands in URLs."""
+
+
+def index_name(corpus: str) -> str:
+    """The name under which the index of a corpus is served: `bright/biology` becomes `bright-biology`."""
+    return re.sub(r"[^A-Za-z0-9_.-]", "-", corpus).lstrip("_.-")[:64] or "corpus"
 
 
 @dataclass(frozen=True, slots=True)

@@ -34,6 +34,7 @@ _MIN_SECRET_LENGTH = 6
 _SCAN_BYTES = 2**20
 _MAX_PARAM_LENGTH = 6000
 _PARAMS_PER_CALL = 100
+_METRICS_PER_CALL = 1000
 _LOGGED_WARNINGS = 5
 _QUIET = {
     "MLFLOW_DISABLE_TELEMETRY": "true",
@@ -105,7 +106,8 @@ class Tracker:
             from mlflow.entities import Metric
 
             entries = [Metric(name, value, now_ms, step) for name, value in values.items()]
-            self._client.log_batch(self.run_id, metrics=entries)
+            for start in range(0, len(entries), _METRICS_PER_CALL):
+                self._client.log_batch(self.run_id, metrics=entries[start : start + _METRICS_PER_CALL])
 
         self._submit("metrics", write)
 

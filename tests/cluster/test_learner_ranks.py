@@ -15,6 +15,7 @@ from rl_cluster.sequences.row import TrainingRow
 from tests.helpers.objectives import OBJECTIVES, objective_gradients, split_rows
 from tests.helpers.tiny_learner import (
     UPDATE,
+    VOCABULARY,
     Processes,
     expected_gradients,
     first_step,
@@ -200,7 +201,7 @@ def update_in_chunks(
     rank: int, world: int, port: int, model: Path, stage: int, rows: list[TrainingRow]
 ) -> tuple[Weights, Weights]:
     with (
-        patch.object(policy, "HEAD_CHUNK", 3),
+        patch.object(policy, "HEAD_CHUNK_BYTES", 3 * 4 * VOCABULARY),
         learner_rank(model, rank, world, port, zero_stage=stage, micro_batch_tokens=48) as learner,
     ):
         before = parameters(learner)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -19,19 +20,23 @@ from typing import Any
 import psutil
 import pytest
 
+from rl_cluster.datasets.task import Document
 from rl_cluster.environments.search_tools import SearchToolSettings
 from rl_cluster.errors import (
+    DeadlineError,
     IndexFormatError,
+    ModelError,
     RLClusterError,
     SearchRequestError,
     ToolTimeoutError,
     ToolUnavailableError,
 )
-from rl_cluster.retrieval.index import SearchIndex
+from rl_cluster.retrieval.corpus import Corpus
+from rl_cluster.retrieval.index import IndexSettings, SearchIndex
 from rl_cluster.service.settings import CallLimits, ServiceSettings
 from rl_cluster.service.values import SEARCH_TOOLS, DocumentRequest, SearchAnswer, SearchRequest
 from tests.cluster.conftest import ROOT
-from tests.helpers.small_index import build_index, documents
+from tests.helpers.small_index import HashEmbedder, build_index, documents
 
 pytestmark = [pytest.mark.cluster, pytest.mark.timeout(420), pytest.mark.usefixtures("ray_cluster")]
 
@@ -103,6 +108,21 @@ def test_handle_answers_equal_the_index_alone_and_batched(service: str, folders:
         assert [h.score for h in answer.hits] == pytest.approx([h.score for h in expected], abs=1e-6)
 
 
+def test_client_over_a_corpus_asks_its_index_alone(service: str, folders: dict[str, str]) -> None:
+    async def scenario() -> list[Any]:
+        asking = client()
+        clients = [asking.over(name) for name in ("kb", "other", "absent/one")]
+        searches = [each.search("bm25_search", "pump", 5, ()) for each in clients]
+        return await asyncio.gather(*searches, return_exceptions=True)
+
+    kb, other, absent = asyncio.run(scenario())
+    for found, name in ((kb, "s1"), (other, "s2")):
+        expected = SearchIndex.open(folders[name]).search("lexical", "pump", 5)
+        assert [(hit.doc_id, hit.snippet) for hit in found] == [(hit.doc_id, hit.snippet) for hit in expected]
+    assert kb != other
+    assert "absent-one" in str(absent)
+
+
 def test_http_serves_search_documents_indexes_documentation_and_mcp(service: str) -> None:
     status, found = http(f"{service}/v1/search", {"tool": "hybrid_search", "query": "pump", "k": 2, "index": "other"})
     assert status == 200
@@ -118,15 +138,18 @@ def test_http_serves_search_documents_indexes_documentation_and_mcp(service: str
     with urllib.request.urlopen(f"{service}/metrics", timeout=30) as page:
         assert 'search_tool_calls_total{outcome="ok",tool="hybrid_search"}' in page.read().decode()
 
-    async def ask_mcp() -> str:
+    async def ask_mcp(address: str) -> str:
         from mcp.client.client import Client
 
-        async with Client(f"{service}/mcp") as mcp:
+        async with Client(address) as mcp:
             assert [tool.name for tool in (await mcp.list_tools()).tools] == list(TOOLS)
             answer: Any = (await mcp.call_tool("vector_search", {"query": "pump", "k": 1})).content[0]
             return answer.text
 
-    assert asyncio.run(ask_mcp()).count(" | ") == 2
+    first, other = (asyncio.run(ask_mcp(f"{service}/mcp{index}")) for index in ("", "?index=other"))
+    assert (first.count(" | "), other.count(" | ")) == (2, 2)
+    assert first != other
+    assert "absent" in asyncio.run(ask_mcp(f"{service}/mcp?index=absent"))
 
 
 BAD = [
@@ -247,6 +270,140 @@ def test_replica_that_starts_after_a_swap_has_the_new_snapshot(service: str, fol
     answer = asyncio.run(client().search_index(SearchRequest("bm25_search", "pump", 1)))
     assert answer.index_id == swapped.index_id
     swap_index(APP, "kb", folders["s1"])
+
+
+def test_load_starts_a_second_replica_that_gives_the_same_answers(service: str, folders: dict[str, str]) -> None:
+    from ray import serve
+
+    from actors.search_client import ServeSearchClient
+    from actors.search_service import start_search, stop_search
+
+    app = "search-scaled"
+    settings = ServiceSettings(
+        SearchToolSettings(5, 10, ("vector_search",)), LIMITS, "127.0.0.1", PORT, min_replicas=1, max_replicas=2
+    )
+    start_search({"kb": folders["s1"]}, app, settings)
+
+    def replicas() -> int:
+        return sum(serve.status().applications[app].deployments["VectorReplica"].replica_states.values())
+
+    async def ask_until(enough: threading.Event) -> list[SearchAnswer]:
+        asking = [ServeSearchClient(app, CallLimits(60.0, 2, 4), "vector_search") for _ in range(4)]
+        answers: list[SearchAnswer] = []
+
+        async def caller(number: int) -> None:
+            while not enough.is_set():
+                answers.append(await asking[number % 4].search_index(SearchRequest("vector_search", "a pump", 5)))
+
+        await asyncio.gather(*(caller(number) for number in range(32)))
+        return answers
+
+    enough = threading.Event()
+    found: list[SearchAnswer] = []
+    load = threading.Thread(target=lambda: found.extend(asyncio.run(ask_until(enough))))
+    try:
+        assert replicas() == 1
+        load.start()
+        deadline = time.monotonic() + 150
+        while replicas() < 2 and time.monotonic() < deadline:
+            time.sleep(0.5)
+        scaled = replicas()
+        time.sleep(5)
+    finally:
+        enough.set()
+        load.join(60)
+        stop_search(app)
+    assert scaled == 2
+    expected = SearchIndex.open(folders["s1"]).search("vector", "a pump", 5)
+    assert {tuple(hit.doc_id for hit in answer.hits) for answer in found} == {tuple(hit.doc_id for hit in expected)}
+
+
+def settings_of(*tools: str, **changes: Any) -> ServiceSettings:
+    return ServiceSettings(SearchToolSettings(5, 10, tools), LIMITS, "127.0.0.1", PORT, **changes)
+
+
+def damaged(folder: str, copy: Path) -> str:
+    """A copy with one file of the same size and other content."""
+    shutil.copytree(folder, copy)
+    file = copy / "lexical" / "indices.csc.index.npy"
+    content = bytearray(file.read_bytes())
+    content[128:] = reversed(content[128:])
+    file.write_bytes(content)
+    return str(copy)
+
+
+def with_embedder(embedder: Path, folder: Path) -> str:
+    """An index that names the model in `embedder`, which is gone afterwards."""
+    embedder.mkdir()
+    settings = IndexSettings(parts=("vector",), embedder=str(embedder))
+    SearchIndex.build(Corpus.from_documents("kb", documents(1)), settings, folder, embedder=HashEmbedder())
+    embedder.rmdir()
+    return str(folder)
+
+
+def test_start_over_an_index_that_cannot_be_opened_ends_with_its_reason(
+    service: str, folders: dict[str, str], tmp_path: Path
+) -> None:
+    from ray import serve
+
+    from actors.search_service import start_search
+
+    app = "search-broken"
+    wrong: list[tuple[str, str, type[RLClusterError], str]] = [
+        ("bm25_search", damaged(folders["s1"], tmp_path / "damaged"), IndexFormatError, "build again"),
+        (
+            "vector_search",
+            with_embedder(tmp_path / "model", tmp_path / "kept"),
+            ModelError,
+            "model' is neither a folder",
+        ),
+    ]
+    for tool, folder, kind, says in wrong:
+        with pytest.raises(kind, match=says) as caught:
+            start_search({"kb": folder}, app, settings_of(tool, start_timeout_s=240.0))
+        assert "\n" not in str(caught.value)
+        assert app not in serve.status().applications
+    # The same name serves as soon as it is given what it can open.
+    start_search({"kb": folders["s1"]}, app, settings_of("bm25_search"))
+    assert serve.status().applications[app].status == "RUNNING"
+    serve.delete(app)
+
+
+def test_start_without_room_for_replicas_ends_with_its_deadline(service: str, folders: dict[str, str]) -> None:
+    from ray import serve
+
+    from actors.search_service import start_search
+
+    with pytest.raises(DeadlineError, match=r"search\.start_timeout_s=4 s; are its replicas waiting for resources"):
+        start_search(
+            {"kb": folders["s1"]}, "search-late", settings_of("bm25_search", cpus_per_replica=1e4, start_timeout_s=4.0)
+        )
+    assert "search-late" not in serve.status().applications
+
+
+def test_document_of_five_megabytes_and_an_empty_one_are_served(service: str, tmp_path: Path) -> None:
+    from actors.search_client import ServeSearchClient
+    from actors.search_service import start_search, stop_search
+
+    big = "pump valve PRJ-4411-B " * 250_000
+    corpus = Corpus.from_documents("kb", [Document("big", "Big", big), Document("empty", "", ""), *documents(1, 5)])
+    SearchIndex.build(corpus, IndexSettings(parts=("lexical",)), tmp_path / "i")
+    app = "search-big"
+    start_search({"kb": str(tmp_path / "i")}, app, settings_of("bm25_search", "read_document"))
+    try:
+        asking = ServeSearchClient(app, LIMITS)
+        hits = asyncio.run(asking.search_index(SearchRequest("bm25_search", "valve PRJ-4411-B", 5))).hits
+        assert hits[0].doc_id == "big"
+        assert "PRJ-4411-B" in hits[0].snippet
+        assert "empty" not in {hit.doc_id for hit in hits}
+        url = f"http://127.0.0.1:{PORT}/{app}/v1/documents"
+        last = http(f"{url}/big?part=3000")[1]
+        assert last["parts"] > 3000
+        assert 0 < len(last["text"]) <= 16_384
+        status, empty = http(f"{url}/empty")
+        assert (status, empty["text"], empty["parts"]) == (200, "", 1)
+    finally:
+        stop_search(app)
 
 
 def test_serve_entry_point_builds_serves_and_ends(tmp_path: Path) -> None:

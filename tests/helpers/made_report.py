@@ -35,7 +35,7 @@ def play(task: Task, skill: float, failing: float, rng: random.Random) -> Trajec
     turns = []
     for place in range(rng.choice((2, 3))):
         found = [f"x{place}", task.task_id.replace("t", "d")] if rng.random() < 0.7 else [f"x{place}"]
-        call = ToolCall("bm25_search", {"query": f"pump <b>{place}</b>"})
+        call = ToolCall("bm25_search", {"query": f"pump <b>{place}</b>"}, found_ids=tuple(found))
         observation = "\n".join(f"{d} | a title | text {HOSTILE}" for d in found)
         turns.append(
             Turn(
@@ -47,7 +47,6 @@ def play(task: Task, skill: float, failing: float, rng: random.Random) -> Trajec
                 f"bm25_search: pump <b>{place}</b>",
                 [call],
                 [observation],
-                found,
             )
         )
     outcome = Outcome.FINISHED
@@ -104,11 +103,13 @@ def made_report() -> ReportContent:
                 "name": "removed",
                 "description": "a tenth of the documents is gone",
                 "systems": {"after": drift, "bm25": drift},
+                "does_not_apply": [],
             },
             {
                 "name": "slow",
                 "description": "answers are late",
                 "systems": {"after": {**drift, "ndcg@10": 0.01, "ci95": [-0.02, 0.04]}},
+                "does_not_apply": ["bm25"],
             },
         ],
         alarms=["reward rose by 0.4 while nDCG@10 is flat"],

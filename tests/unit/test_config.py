@@ -29,7 +29,7 @@ COMPANIONS = {
     "data=tables": ["data.folder=/data/tables"],
     "search=elasticsearch": ["search.external.url=https://search.example/kb/_search"],
     "search=http_json": ["search.external.url=https://search.example/v1/search"],
-    "model=hugging_face": ["model.name=/models/policy"],
+    "model=hugging_face": ["model.name=/models/policy", "learner.zero_stage=1"],
     "cluster=gpu": ["rollout=gpu", "learner=gpu", "weight_sync=object_store"],
 }
 
@@ -227,6 +227,7 @@ OUT_OF_RANGE = [
     "search.fusion.rerank_depth=0",
     "search.embed_max_tokens=0",
     "search.snippet_words=0",
+    "search.shards=0",
     "search.min_replicas=0",
     "search.max_replicas=0",
     "search.max_queued_requests=0",

@@ -3,17 +3,22 @@
 from __future__ import annotations
 
 import json
+import os
+import shutil
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from rl_cluster.errors import ConfigError, DataError
 from rl_cluster.evaluate import EVALUATE, run
 from rl_cluster.evaluation.question_sets import question_sets
+from rl_cluster.evaluation.report.flat import flat_numbers
 from rl_cluster.evaluation.settings import EvaluateConfig, systems_of
-from tests.helpers.chat_server import chat_server, completion
+from rl_cluster.models.source import bundled_policy
+from tests.helpers.chat_server import Answer, chat_server, completion
 from tests.helpers.small_world import write_pumps
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -28,6 +33,12 @@ OPEN = {
 @pytest.fixture(autouse=True)
 def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("RL_CLUSTER_CACHE", str(tmp_path / "cache"))
+
+
+@pytest.fixture(scope="module")
+def whole_model() -> Path:
+    """Asked for before a test has a cache of its own."""
+    return bundled_policy()
 
 
 def config(tmp_path: Path, *overrides: str) -> EvaluateConfig:
@@ -123,6 +134,8 @@ def test_run_baseline_scripted_and_endpoint_under_a_drift_writes_the_report(tmp_
     assert drift["systems"]["endpoint"]["ndcg@10"] == 0.0
     assert (tmp_path / "out" / "evaluations" / "empty_retriever" / "bm25.json").is_file()
     assert "report.html" in [path.name for path in (tmp_path / "out").iterdir()]
+    assert written["notes"][0].startswith("Documents handed in at most: bm25 12, scripted")
+    assert written["notes"][0] in (tmp_path / "out" / "report.md").read_text()
 
 
 def test_run_several_corpora_are_searched_apart(tmp_path: Path) -> None:
@@ -133,6 +146,62 @@ def test_run_several_corpora_are_searched_apart(tmp_path: Path) -> None:
     assert set(found["datasets"]) == {"shops/blue", "shops/red"}
     assert all(part["ndcg@10"] > 0.7 for part in found["datasets"].values())
     assert found["overall"]["n"] == 24
+
+
+def test_run_drift_that_does_not_apply_has_no_number(tmp_path: Path) -> None:
+    folder = write_pumps(tmp_path / "pumps")
+    drifts = "evaluation/drift=[tools_renamed,schema_changed,other_k]"
+    assert run(config(tmp_path, f"folders=[{folder}]", "system=[bm25,scripted]", drifts)) == 0
+    written = json.loads((tmp_path / "out" / "report.json").read_text())
+    found = {drift["name"]: (list(drift["systems"]), drift["does_not_apply"]) for drift in written["drift"]}
+    assert found == {
+        "tools_renamed": (["scripted"], ["bm25"]),
+        "schema_changed": ([], ["bm25", "scripted"]),
+        "other_k": (["scripted"], ["bm25"]),
+    }
+    assert "| other\\_k | bm25 | does not apply |" in (tmp_path / "out" / "report.md").read_text()
+
+
+def test_flat_numbers_have_the_values_of_the_report(tmp_path: Path) -> None:
+    folder = write_pumps(tmp_path / "shops", ("red", "blue"))
+    drift = "evaluation/drift=[search_failing]"
+    overrides = [f"folders=[{folder}]", "system=[bm25,scripted]", drift, "+repeats.rule=[scripted]"]
+    assert run(config(tmp_path, *overrides)) == 0
+    written = json.loads((tmp_path / "out" / "report.json").read_text())
+    flat = flat_numbers(written, written["drift"])
+    bm25 = written["systems"]["bm25"]
+    assert flat["eval/bm25/shops/red/ndcg@10"] == bm25["datasets"]["shops/red"]["ndcg@10"]
+    for name, found in bm25["overall"]["measures"].items():
+        if isinstance(found, dict) and "mean" in found:
+            assert flat[f"eval/bm25/all/measures/{name}/mean"] == found["mean"]
+            assert flat[f"eval/bm25/all/measures/{name}/ci95/low"] == found["ci95"][0]
+    (pair,) = written["pairs"]
+    for key in ("ndcg@10", "p", "p_holm", "ranking", "failure_avoidance", "n"):
+        assert flat[f"paired/scripted_against_bm25/all/{key}"] == pair["overall"][key]
+        assert flat[f"paired/scripted_against_bm25/shops/blue/{key}"] == pair["datasets"]["shops/blue"][key]
+    assert flat["paired/scripted_against_bm25/all/ci95/high"] == pair["overall"]["ci95"][1]
+    assert flat["repeats/rule/ndcg@10"] == written["repeats"][0]["ndcg@10"]
+    failing = written["drift"][0]["systems"]["bm25"]
+    assert flat["drift/search_failing/bm25/ndcg@10"] == failing["ndcg@10"] < 0
+    assert flat["drift/search_failing/bm25/injected"] == failing["injected"] > 0
+    assert flat["drift/search_failing/bm25/ci95/low"] == failing["ci95"][0]
+
+
+@pytest.mark.slow
+def test_run_tracked_has_every_number_of_the_report_in_mlflow(tmp_path: Path) -> None:
+    import mlflow
+
+    folder = write_pumps(tmp_path / "pumps")
+    uri = f"sqlite:///{tmp_path / 'mlflow.db'}"
+    overrides = [f"folders=[{folder}]", "system=[bm25,scripted]", "evaluation/drift=[search_slow]"]
+    assert run(config(tmp_path, *overrides, "tracking=mlflow", f"tracking.uri={uri}")) == 0
+    written = json.loads((tmp_path / "out" / "report.json").read_text())
+    client = mlflow.MlflowClient(uri)
+    (experiment,) = [each for each in client.search_experiments() if each.name != "Default"]
+    (tracked,) = client.search_runs([experiment.experiment_id])
+    expected = {name.replace("@", "_at_"): number for name, number in flat_numbers(written, written["drift"]).items()}
+    assert tracked.data.metrics == expected
+    assert len(expected) > 100
 
 
 def test_run_few_questions_say_so(tmp_path: Path) -> None:
@@ -149,6 +218,69 @@ def test_run_unreachable_endpoint_is_one_sentence(tmp_path: Path, url: str, caps
     said = capsys.readouterr().out
     assert "cannot be reached" in said
     assert "Traceback" not in said
+
+
+def test_run_endpoint_without_an_address_is_refused_before_anything_is_played(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    folder = write_pumps(tmp_path / "pumps")
+    overrides = ["system=[bm25,endpoint]", "systems.endpoint.url=http://host:abc/v1", "systems.endpoint.model=m"]
+    assert run(config(tmp_path, f"folders=[{folder}]", *overrides)) == 2
+    said = " ".join(capsys.readouterr().out.split())
+    assert "url=http://host:abc/v1 is no address (Invalid port: 'abc')" in said
+    assert "nDCG@10" not in said
+
+
+def test_run_endpoint_with_a_short_context_ends_with_one_sentence(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    folder = write_pumps(tmp_path / "pumps")
+
+    def answer(body: dict[str, Any]) -> Answer:
+        too_long = {"error": {"message": "maximum context length is 64 tokens", "code": "context_length_exceeded"}}
+        return completion("answer: ready") if len(body["messages"]) == 1 else (400, too_long)
+
+    with chat_server(answer) as server:
+        overrides = ["system=[endpoint]", f"systems.endpoint.url={server.url}", "systems.endpoint.model=big"]
+        assert run(config(tmp_path, f"folders=[{folder}]", *overrides)) == 2
+    said = " ".join(capsys.readouterr().out.split())
+    assert "error: http://127.0.0.1" in said
+    assert "the context of big has no room for an episode" in said
+    assert not (tmp_path / "out" / "report.json").exists()
+
+
+@pytest.mark.parametrize(
+    ("file", "content", "part"),
+    [
+        ("config.json", "{", "configuration"),
+        ("config.json", "{}", "configuration"),
+        ("config.json", "[]", "configuration"),
+        ("config.json", '{"model_type": "unheard_of"}', "configuration"),
+        ("tokenizer.json", "{", "tokenizer"),
+        ("tokenizer.json", '{"model": 3}', "tokenizer"),
+    ],
+)
+def test_run_model_whose_folder_is_broken_is_one_sentence(
+    tmp_path: Path, whole_model: Path, capsys: pytest.CaptureFixture[str], file: str, content: str, part: str
+) -> None:
+    folder, model = write_pumps(tmp_path / "pumps"), tmp_path / "model"
+    shutil.copytree(whole_model, model, copy_function=os.symlink)
+    (model / file).unlink()
+    (model / file).write_text(content)
+    assert run(config(tmp_path, f"folders=[{folder}]", "system=[model]", f"systems.model.path={model}")) == 2
+    said = " ".join(capsys.readouterr().out.split())
+    assert f"error: systems.model.path={model}: its {part} cannot be read (" in said
+    assert said.endswith("or a hub id.")
+
+
+def test_run_model_that_is_nowhere_is_one_sentence(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", True)
+    folder = write_pumps(tmp_path / "pumps")
+    assert run(config(tmp_path, f"folders=[{folder}]", "system=[model]", "systems.model.path=no-such/model")) == 2
+    said = " ".join(capsys.readouterr().out.split())
+    assert "error: systems.model.path=no-such/model: its configuration cannot be read (" in said
 
 
 def test_run_filter_that_no_document_can_meet_is_refused_before_anything_is_played(

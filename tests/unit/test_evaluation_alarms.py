@@ -27,9 +27,8 @@ def episode(queries: list[str], found: list[list[str]], ranking: list[str], rewa
             [],
             [],
             text=f"bm25_search: {q}",
-            tool_calls=[ToolCall("bm25_search", {"query": q})],
+            tool_calls=[ToolCall("bm25_search", {"query": q}, found_ids=tuple(f))],
             observations=["o"],
-            found_ids=f,
         )
         for q, f in zip(queries, found, strict=True)
     ]
@@ -45,11 +44,29 @@ def test_copied_answers_counts_rankings_in_the_order_of_one_search() -> None:
     assert copied_answers({"g": [unrewarded]}) is None
 
 
+def test_copied_answers_each_call_of_a_turn_is_compared_by_itself() -> None:
+    second = episode(["a"], [["d1", "d2"]], ["d5", "d6"])
+    second.turns[0].tool_calls.append(ToolCall("vector_search", {"query": "b"}, found_ids=("d5", "d6", "d7")))
+    across = episode(["a"], [["d1", "d2"]], ["d1", "d2", "d5"])
+    across.turns[0].tool_calls.append(ToolCall("vector_search", {"query": "b"}, found_ids=("d5",)))
+    assert copied_answers({"g": [second]}) == 1.0
+    assert copied_answers({"g": [across]}) == 0.0
+
+
 def test_idle_share_leaves_the_first_search_out() -> None:
     same = episode(["a", "b"], [["d1"], ["d1"]], ["d1"])
     new = episode(["a", "b"], [["d1"], ["d2"]], ["d1"])
     assert idle_share({"g": [same, new]}) == 0.5
     assert idle_share({"g": [episode(["a"], [["d1"]], ["d1"])]}) is None
+
+
+def test_idle_share_of_a_subset_counts_and_reading_does_not() -> None:
+    part = episode(["a", "b"], [["d1", "d2"], ["d2"]], ["d1"])
+    reads = episode(["a"], [["d1"]], ["d1"])
+    read = ToolCall("read_document", {"doc_id": "d1"})
+    reads.turns[1:1] = [Turn([], [], [], [], tool_calls=[read], observations=["o"]) for _ in range(2)]
+    assert idle_share({"g": [part, reads]}) == 1.0
+    assert idle_share({"g": [reads]}) is None
 
 
 def test_query_variety_is_zero_for_the_same_words_and_one_for_none_shared() -> None:

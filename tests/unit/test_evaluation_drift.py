@@ -8,6 +8,9 @@ from typing import Any
 
 import pytest
 
+from rl_cluster.composition import load_config
+from rl_cluster.datasets.tables import write_tasks
+from rl_cluster.datasets.task import Document, Task
 from rl_cluster.environments.search import SearchEnvironmentSettings
 from rl_cluster.episodes.formats import get_format
 from rl_cluster.episodes.formats.base import ParsedReply
@@ -16,9 +19,11 @@ from rl_cluster.errors import ConfigError, Outcome, SearchRequestError
 from rl_cluster.evaluation.drift import drift_names, get_drift
 from rl_cluster.evaluation.players.baseline import Baseline
 from rl_cluster.evaluation.players.scripted import Scripted
+from rl_cluster.evaluation.question_sets import question_sets
 from rl_cluster.evaluation.records import record_of
-from rl_cluster.evaluation.world import World
-from tests.helpers.small_world import pump_world
+from rl_cluster.evaluation.world import World, open_world
+from rl_cluster.retrieval.corpus import write_corpus
+from tests.helpers.small_world import LEXICAL, SETTINGS, pump_world
 
 
 def drifted(folder: Path, name: str, **settings: Any) -> World:
@@ -72,6 +77,33 @@ def test_distractors_join_and_keep_the_old_documents(tmp_path: Path) -> None:
     assert world.index_id != pump_world(tmp_path).index_id
 
 
+def test_new_ids_never_take_one_that_is_there(tmp_path: Path) -> None:
+    documents = [Document(name, name, f"text of {name}") for name in ("report", "report-v2", "distractor-0", "other")]
+    task = Task("t", "q?", "kb", {"report": 1.0, "report-v2": 0.5, "other-v2": 0.5})  # the corpus lacks the last one
+    taken = {document.doc_id for document in documents} | set(task.gains)
+    replaced = get_drift({"name": "documents_replaced", "share": 1.0})
+    newer = [document.doc_id for document in replaced.documents(documents, taken, 0)]
+    assert newer == ["report-v2-2", "report-v2-v2", "distractor-0-v2", "other-v2-2"]
+    (asked,) = replaced.tasks([task], taken, 0)
+    assert asked.gains == {"report-v2-2": 1.0, "report-v2-v2": 0.5, "other-v2-v2": 0.5}
+    grown = get_drift({"name": "distractors", "factor": 2}).documents(documents, taken, 0)
+    ids = [document.doc_id for document in grown]
+    assert ids[4:6] == ["distractor-0-2", "distractor-1"]
+    assert len(set(ids)) == len(ids) == 12
+
+
+def test_documents_replaced_of_a_corpus_with_versions_is_searched(tmp_path: Path) -> None:
+    folder = tmp_path / "versions"
+    documents = [Document(name, name, f"pump {name}") for name in ("report", "report-v2", "distractor-0")]
+    write_corpus(folder / "corpus.parquet", "kb", documents)
+    write_tasks(folder / "tasks.parquet", {"test": [Task("t", "pump report", "kb", {"report-v2": 1.0})]})
+    (questions,) = question_sets([str(folder)], load_config([]).data, "test", None)
+    for name, settings in (("documents_replaced", {"share": 1.0}), ("distractors", {"factor": 3})):
+        drift = get_drift({"name": name, **settings})
+        world = open_world(questions, questions.read_corpus(), drift, SETTINGS, LEXICAL, tmp_path / "indexes", seed=3)
+        assert scores(world)[0] > 0
+
+
 @pytest.mark.parametrize("tool_format", ["hermes", "plain"])
 def test_tools_renamed_answer_to_the_new_name_alone(tmp_path: Path, tool_format: str) -> None:
     world = drifted(tmp_path, "tools_renamed", names={"bm25_search": "find_words"})
@@ -89,8 +121,22 @@ def test_schema_changed_shows_and_reads_other_arguments(tmp_path: Path) -> None:
     observation = step(world, call(text="north pump", limit=1)).observation
     assert observation.startswith("pumps-0")
     assert len(observation.splitlines()) == 1
-    plain = world.episode(world.tasks[0], get_format("plain"))
-    assert "query" in plain.tools[0].parameters["properties"]
+
+
+@pytest.mark.parametrize(
+    ("name", "settings", "meets"),
+    [
+        ("tools_renamed", {"names": {}}, {"baseline": False, "plain": True, "hermes": True}),
+        ("other_k", {"k": 2}, {"baseline": False, "plain": True, "hermes": True}),
+        ("schema_changed", {"arguments": {}}, {"baseline": False, "plain": False, "hermes": True}),
+        ("empty_retriever", {}, {"baseline": True, "plain": True, "hermes": True}),
+    ],
+)
+def test_drift_applies_to_those_who_can_meet_it(name: str, settings: dict[str, Any], meets: dict[str, bool]) -> None:
+    formats = {"baseline": Baseline("bm25_search").tool_format, "plain": Scripted().tool_format}
+    formats["hermes"] = get_format("hermes")
+    drift = get_drift({"name": name, **settings})
+    assert {who: drift.applies_to(tool_format) for who, tool_format in formats.items()} == meets
 
 
 def test_other_k_shows_as_many_hits(tmp_path: Path) -> None:
@@ -135,9 +181,27 @@ def test_search_failing_fails_at_its_rate_and_a_second_try_may_succeed(tmp_path:
     assert 15 < sum(asyncio.run(outcomes())) < 45
 
 
-def test_search_slow_changes_no_answer(tmp_path: Path) -> None:
+def test_search_slow_changes_no_answer_and_is_tagged(tmp_path: Path) -> None:
     slow = drifted(tmp_path, "search_slow", rate=1.0, delay_s=0.001)
     assert scores(slow) == scores(pump_world(tmp_path))
+    (found,) = step(slow, call(query="north pump")).calls
+    assert (found.injected, found.error, "pumps-0" in found.found_ids) == (True, None, True)
+    played = asyncio.run(Baseline("bm25_search").play(slow, slow.tasks[0], 0))
+    record = record_of(played, slow.tasks[0])
+    assert (record.injected, record.searches, record.malformed_calls) == (1, 1, 0)
+    (refused,) = step(slow, call(query=" ")).calls
+    assert (refused.injected, refused.error is None) == (False, False)
+
+
+def test_search_slow_tags_the_slowed_searches_alone(tmp_path: Path) -> None:
+    world = drifted(tmp_path, "search_slow", rate=0.5, delay_s=0.001)
+    player = Baseline("bm25_search")
+
+    async def all_at_once() -> list[Trajectory]:
+        return list(await asyncio.gather(*(player.play(world, task, 0) for task in world.tasks)))
+
+    tagged = sum(played.turns[0].tool_calls[0].injected for played in asyncio.run(all_at_once()))
+    assert 0 < tagged < len(world.tasks)
 
 
 def test_empty_and_random_retrievers_leave_nothing_to_find(tmp_path: Path) -> None:

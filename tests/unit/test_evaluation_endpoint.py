@@ -149,6 +149,40 @@ def test_endpoint_unreachable_says_so() -> None:
         check("http://127.0.0.1:9/v1")
 
 
+@pytest.mark.parametrize("url", ["http://host:abc/v1", "https:///v1", "http://[::1/v1"])
+def test_endpoint_whose_address_is_none_is_refused_before_anything_is_asked(url: str) -> None:
+    with pytest.raises(ConfigError, match="is no address") as caught:
+        Endpoint(connection(url), 0.0, 64)
+    assert url in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        {"error": {"message": "Too long.", "code": "context_length_exceeded"}},
+        {
+            "error": {
+                "message": "This model's maximum context length is 256 tokens. However, you requested 300.",
+                "code": 400,
+            }
+        },
+    ],
+)
+def test_endpoint_whose_context_is_too_short_ends_with_one_error(world: World, body: Any) -> None:
+    def answer(asked: dict[str, Any]) -> Answer:
+        return searcher(asked) if len(asked["messages"]) == 2 else (400, body)
+
+    with chat_server(answer) as server, pytest.raises(ConfigError, match="the context of big has no room") as caught:
+        play(server, world)
+    assert "environment.max_turns" in str(caught.value)
+    assert len(server.bodies) == 2
+
+
+def test_endpoint_other_refusal_in_an_episode_is_a_counted_loss(world: World) -> None:
+    with chat_server(lambda _: (400, {"error": {"message": "no such model"}})) as server:
+        assert play(server, world).outcome is Outcome.ENGINE_ERROR
+
+
 def test_endpoint_without_its_key_is_refused_before_anything_is_asked(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("TEST_ENDPOINT_KEY")
     with pytest.raises(ConfigError, match="key_variable=TEST_ENDPOINT_KEY"):

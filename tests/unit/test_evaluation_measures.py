@@ -10,7 +10,7 @@ from rl_cluster.datasets.task import Task
 from rl_cluster.episodes.trajectory import ToolCall, Trajectory, Turn
 from rl_cluster.errors import Outcome
 from rl_cluster.evaluation.measures import MeasureSettings, Prices, measure
-from rl_cluster.evaluation.records import INJECTED, idle_searches, record_of
+from rl_cluster.evaluation.records import idle_searches, record_of
 from rl_cluster.evaluation.summary import EpisodeRecord
 
 SETTINGS = MeasureSettings(success_threshold=0.5, pass_k=(1, 2, 4), resamples=1000)
@@ -21,9 +21,12 @@ def record(task: str, ndcg: float, outcome: Outcome = Outcome.FINISHED) -> Episo
     return EpisodeRecord(task, "kb", outcome, ndcg, 3, 2, 0, 50, 2.0, 0.5, 0.75, 0.25, 1000, 2, 1, 1, 1)
 
 
-def turn(found: list[str], error: str | None = None) -> Turn:
-    call = ToolCall("bm25_search", {"query": "q"}, error)
-    return Turn([1] * 10, [2] * 4, [-0.1] * 4, [0] * 4, tool_calls=[call], observations=["o"], found_ids=found)
+def search(*found: str, name: str = "bm25_search", error: str | None = None, injected: bool = False) -> ToolCall:
+    return ToolCall(name, {"query": "q"}, error, found, injected)
+
+
+def turn(*calls: ToolCall) -> Turn:
+    return Turn([1] * 10, [2] * 4, [-0.1] * 4, [0] * 4, tool_calls=list(calls), observations=["o"])
 
 
 def trajectory(turns: list[Turn], ranking: list[str]) -> Trajectory:
@@ -31,18 +34,39 @@ def trajectory(turns: list[Turn], ranking: list[str]) -> Trajectory:
 
 
 def test_record_of_counts_gold_searches_and_tokens() -> None:
-    turns = [turn(["g1", "n"]), turn(["n", "g1"]), turn([], f"down {INJECTED}"), turn([], "no such tool")]
+    failed = search(error="down", injected=True)
+    turns = [turn(search("g1", "n")), turn(search("n", "g1")), turn(failed), turn(search(error="no such tool"))]
     made = record_of(trajectory(turns, ["n", "g2"]), TASK)
     assert (made.gold, made.gold_found, made.gold_left) == (2, 1, 1)
     assert (made.searches, made.malformed_calls, made.injected, made.idle_searches) == (3, 1, 1, 1)
     assert (made.prompt_tokens, made.sampled_tokens, made.latency_s, made.dataset) == (40, 16, 2.5, "kb")
     assert (made.recall_10, made.reciprocal_rank) == (0.5, 0.5)
+    assert made.handed_in == 2
     assert 0 < made.ndcg < 0.5
 
 
-def test_idle_searches_empty_answers_are_alike_and_order_does_not_matter() -> None:
-    assert idle_searches(trajectory([turn([]), turn([]), turn(["a", "b"]), turn(["b", "a"])], [])) == 2
-    assert idle_searches(trajectory([turn(["a"]), turn(["a", "b"])], [])) == 0
+def test_record_of_reading_is_no_search_and_a_last_turns_call_is_none_either() -> None:
+    reading = [turn(ToolCall("read_document", {"doc_id": "g1", "part": part})) for part in (1, 2)]
+    unanswered = Turn([1], [2], [0.0], [0], tool_calls=[search()])
+    made = record_of(trajectory([turn(search("g1")), *reading, unanswered], []), TASK)
+    assert (made.searches, made.idle_searches, made.malformed_calls) == (1, 0, 0)
+
+
+def test_record_of_slowed_search_is_counted_as_injected_and_as_a_search() -> None:
+    made = record_of(trajectory([turn(search("g1", injected=True))], ["g1"]), TASK)
+    assert (made.injected, made.searches, made.malformed_calls) == (1, 1, 0)
+
+
+def test_idle_searches_are_those_that_show_nothing_new() -> None:
+    def idle(*turns: Turn) -> int:
+        return idle_searches(trajectory(list(turns), []))
+
+    assert idle(turn(search()), turn(search()), turn(search("a", "b")), turn(search("b", "a"))) == 2
+    assert idle(turn(search("a")), turn(search("a", "b"))) == 0
+    assert idle(turn(search("a", "b", "c")), turn(search("b"))) == 1
+    assert idle(turn(search("a")), turn(search("b")), turn(search("b", "a"))) == 1
+    assert idle(turn(search("a"), search("a")), turn(search("b"))) == 1
+    assert idle(turn(search("a")), turn(search(error="down", injected=True))) == 0
 
 
 def test_measure_failed_episode_has_no_quality_and_stays_in_the_mean() -> None:

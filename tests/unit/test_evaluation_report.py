@@ -11,11 +11,14 @@ from pathlib import Path
 
 import pytest
 
+from rl_cluster.errors import Outcome
+from rl_cluster.evaluation.comparison import compare_systems
 from rl_cluster.evaluation.report import ReportContent, plots, write_report
 from rl_cluster.evaluation.report.canvas import Scale
 from rl_cluster.evaluation.report.content import MAX_TEXT, question_views
 from rl_cluster.evaluation.report.markdown import plain
-from tests.helpers.made_report import HOSTILE, made_report
+from rl_cluster.evaluation.summary import EpisodeRecord
+from tests.helpers.made_report import HOSTILE, SETTINGS, made_report
 
 BROWSER = next(
     (path for name in ("chromium", "chromium-browser", "google-chrome") if (path := shutil.which(name))), None
@@ -89,20 +92,16 @@ def test_questions_most_changed_come_first_and_long_texts_say_that_they_are_cut(
 
 def test_page_of_one_system_without_pairs_or_questions_is_written(content: ReportContent, tmp_path: Path) -> None:
     systems = {"bm25": content.comparison["systems"]["bm25"]}
-    alone = ReportContent("alone", {"systems": systems, "pairs": [], "repeats": []})
+    alone = ReportContent("alone", {"systems": systems, "pairs": [], "repeats": [], "notes": []})
     paths = write_report(tmp_path, alone, {})
     assert "Episodes, turn by turn" not in paths[2].read_text()
 
 
 def test_page_of_systems_that_are_all_zero_and_alike_is_written(tmp_path: Path) -> None:
-    from rl_cluster.errors import Outcome
-    from rl_cluster.evaluation.comparison import compare_systems
-    from rl_cluster.evaluation.summary import EpisodeRecord
-    from tests.helpers.made_report import SETTINGS
-
     failed = [EpisodeRecord(f"t{i}", "kb", Outcome.NO_ANSWER, 0.0, 0, 0, 0, 0, 0.0) for i in range(4)]
     comparison = compare_systems({"a": failed, "b": failed}, [("a", "b")], SETTINGS)
-    drifts = [{"name": "d", "description": "x", "systems": {"a": comparison["pairs"][0]["overall"]}}]
+    systems = {"a": comparison["pairs"][0]["overall"]}
+    drifts = [{"name": "d", "description": "x", "systems": systems, "does_not_apply": ["b"]}]
     paths = write_report(tmp_path, ReportContent("zeros", comparison, drifts=drifts), {})
     assert all("zeros" in path.read_text() for path in paths[1:])
     single = [failed[0]]
@@ -112,6 +111,27 @@ def test_page_of_systems_that_are_all_zero_and_alike_is_written(tmp_path: Path) 
     lost = [EpisodeRecord("t", "kb", Outcome.WORKER_LOST, 0.0, 0, 0, 0, 0, 0.0)]
     paths = write_report(tmp_path, ReportContent("all lost", compare_systems({"a": lost}, [], SETTINGS)), {})
     assert all("all lost" in path.read_text() for path in paths[1:])
+
+
+def test_drift_that_does_not_apply_to_a_system_is_said_and_has_no_number(page: Path) -> None:
+    rows = [line for line in page.with_name("report.md").read_text().splitlines() if line.startswith("| slow | bm25")]
+    assert rows == ["| slow | bm25 | does not apply | - | answers are late |"]
+    assert "answers are late; does not apply to bm25" in page.read_text()
+
+
+def test_ranking_depth_of_short_and_long_rankings_is_a_note_of_every_file(tmp_path: Path) -> None:
+    def played(depth: int) -> list[EpisodeRecord]:
+        return [EpisodeRecord(f"t{i}", "kb", Outcome.FINISHED, 0.5, 1, 1, 0, 0, 0.0, handed_in=depth) for i in range(4)]
+
+    both = compare_systems({"bm25": played(100), "agent": played(10)}, [("bm25", "agent")], SETTINGS)
+    (note,) = both["notes"]
+    assert note.startswith(
+        "Documents handed in at most: bm25 100, agent 10. Up to 10 documents, recall@100 is recall@10"
+    )
+    assert both["systems"]["agent"]["overall"]["ranking_depth"] == 10
+    paths = write_report(tmp_path, ReportContent("depths", both), both)
+    assert all(note in path.read_text() for path in paths)
+    assert compare_systems({"bm25": played(100), "vector": played(60)}, [], SETTINGS)["notes"] == []
 
 
 def test_plots_nothing_to_draw_is_nothing() -> None:

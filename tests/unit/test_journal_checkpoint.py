@@ -30,9 +30,11 @@ def trajectory(name: str, logprobs: list[float] | None = None) -> Trajectory:
         logprobs=logprobs,
         weight_versions=[4] * len(logprobs),
         text="bm25_search: \u00fc\u241e\x00",
-        tool_calls=[ToolCall("bm25_search", {"query": "\u00fc", "k": 3}), ToolCall("", {}, "the call is not valid")],
+        tool_calls=[
+            ToolCall("bm25_search", {"query": "\u00fc", "k": 3}, found_ids=("d1",)),
+            ToolCall("", {}, "the call is not valid"),
+        ],
         observations=["d1 | title | text"],
-        found_ids=["d1"],
         times=TurnTimes(0.1, 0.2, 0.3, 0.4),
         mixed_cache_tokens=1,
     )

@@ -220,6 +220,13 @@ def test_check_inputs_gain_for_an_unknown_document_is_refused(inputs: Inputs, sp
     assert "'d99'" in message
 
 
+def test_check_inputs_confidential_folder_is_not_trained_on(inputs: Inputs) -> None:
+    (inputs.data / "manifest.json").write_text('{"confidential": false}')
+    inputs.check()
+    (inputs.data / "manifest.json").write_text('{"confidential": true}')
+    assert "is confidential by its manifest" in refusal(DataError, inputs.check)
+
+
 def test_check_inputs_several_corpora_each_with_its_documents_pass(inputs: Inputs) -> None:
     inputs.add_corpus("bright/biology", "d1")
     inputs.check()

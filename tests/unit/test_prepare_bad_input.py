@@ -222,6 +222,33 @@ def test_qrels_line_that_is_no_judgement_is_named(tmp_path: Path, line: str) -> 
     _assert_says(_refusal("trec", folder), f"qrels.txt: row 2: {line!r} is no judgement")
 
 
+@pytest.mark.parametrize("grade", ["inf", "-Infinity", "nan", "1e999"])
+def test_grade_that_is_not_finite_is_named_in_either_layout(tmp_path: Path, grade: str) -> None:
+    folder = tmp_path / "in"
+    folder.mkdir()
+    (folder / "topics.tsv").write_text("a\ta?\n")
+    (folder / "qrels.txt").write_text(f"a Q0 d1 1\na Q0 d2 {grade}\n")
+    _assert_says(_refusal("trec", folder), f"qrels.txt: row 2: the grade {grade!r} is not finite; write a number.")
+    write_jsonl(folder / "queries.jsonl", {"_id": "a", "text": "a?"})
+    (folder / "qrels").mkdir()
+    (folder / "qrels" / "test.tsv").write_text(f"a\td1\t{grade}\n")
+    _assert_says(_refusal("beir", folder), f"qrels/test.tsv: row 1: the grade {grade!r} is not finite")
+
+
+@pytest.mark.parametrize("metadata", ["url", ["url"], 3, [], ""])
+def test_metadata_that_is_no_object_is_named(tmp_path: Path, metadata: Any) -> None:
+    folder = tmp_path / "in"
+    (folder / "qrels").mkdir(parents=True)
+    (folder / "qrels" / "test.tsv").write_text("a\td1\t1\n")
+    write_jsonl(folder / "queries.jsonl", {"_id": "a", "text": "a?"})
+    rows = [{"_id": "d1", "text": "x", "metadata": None}, {"_id": "d2", "text": "y", "metadata": metadata}]
+    write_jsonl(folder / "corpus.jsonl", *rows)
+    _assert_says(
+        _refusal("beir", folder),
+        f"corpus.jsonl: row 2: column 'metadata': {metadata!r} is no object; write a JSON object.",
+    )
+
+
 def test_topic_without_a_tab_is_named(tmp_path: Path) -> None:
     folder = tmp_path / "in"
     folder.mkdir()

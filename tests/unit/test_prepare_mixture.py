@@ -10,10 +10,13 @@ from typing import Any
 import pyarrow.parquet as pq
 import pytest
 
+from rl_cluster.composition import load_config
 from rl_cluster.datasets.preparation import mixture
 from rl_cluster.datasets.preparation.settings import check_prepare
 from rl_cluster.datasets.tables import read_tasks
 from rl_cluster.errors import ConfigError, DataError
+from rl_cluster.preflight import check_inputs
+from rl_cluster.prepare import summary
 from tests.helpers.prepared import FIXTURES, Prepared, expected, run_config, run_prepare, write_own
 
 SETS = ("frames", "bright", "enterprise_rag_bench", "esci", "musique", "mlqa")
@@ -27,7 +30,7 @@ def _own_sets(tmp_path: Path, **sizes: int) -> Path:
     return tmp_path / "in"
 
 
-def _mix(source: Path, out: Path, members: dict[str, dict[str, Any]]) -> Prepared:
+def _mix(source: Path, out: Path, members: dict[str, dict[str, Any]], test_fraction: float = 0.0) -> Prepared:
     """A mixture of sets in the layout of one's own."""
     sets = {}
     for name, changed in members.items():
@@ -41,7 +44,7 @@ def _mix(source: Path, out: Path, members: dict[str, dict[str, Any]]) -> Prepare
             "settings": settings,
         }
         sets[name] = member | changed
-    dataset = {"name": "mine", "splits": ["train", "validation"], "sets": sets}
+    dataset = {"name": "mine", "splits": ["train", "validation"], "test_fraction": test_fraction, "sets": sets}
     shared = {
         "revision": None,
         "validation_fraction": 0.1,
@@ -68,9 +71,74 @@ def test_mixture_of_the_published_sets_holds_every_one_as_it_is_alone(tmp_path: 
     assert {task.task_id: task.gains for task in tasks}.items() <= wanted.items()
 
 
-def test_mixture_by_default_leaves_test_splits_out(tmp_path: Path) -> None:
-    out = run_prepare("search_agent_mix", FIXTURES, tmp_path / "out")
-    assert {task["split"] for task in out.tasks.values()} <= {"train", "validation"}
+def test_mixture_leaves_published_test_splits_out_and_holds_a_part_of_training_out_instead(tmp_path: Path) -> None:
+    out = run_prepare("search_agent_mix", FIXTURES, tmp_path / "out", "dataset.test_fraction=0.4")
+    rows = {row["task_id"]: row["split"] for row in pq.read_table(out.folder / "tasks.parquet").to_pylist()}
+    published: set[str] = set()
+    for name in SETS:
+        alone = run_prepare(name, FIXTURES / name, tmp_path / name, "validation_fraction=0.0")
+        left_out = {f"{name}/{query}" for query, task in alone.tasks.items() if task["split"] == "test"}
+        reason = out.manifest["sets"][name]["dropped"].get(
+            "of the published test split, which is left out", {"ids": []}
+        )
+        assert {f"{name}/{query_id}" for query_id in reason["ids"]} == left_out
+        published |= left_out
+    assert published
+    assert not published & rows.keys()
+    assert {"train", "test"} <= set(rows.values())
+
+
+def test_mixture_held_out_test_tasks_stay_when_a_set_grows(tmp_path: Path) -> None:
+    def held_out(size: int) -> set[str]:
+        source = _own_sets(tmp_path / str(size), one=size)
+        out = _mix(source, tmp_path / f"out-{size}", {"one": {}}, test_fraction=0.2)
+        return {query_id for query_id, task in out.tasks.items() if task["split"] == "test"}
+
+    few, more = held_out(200), held_out(400)
+    assert 20 < len(few) < 60
+    assert few == {name for name in more if int(name.removeprefix("q")) < 200}
+
+
+def test_mixture_of_the_published_sets_can_be_trained_on(tmp_path: Path) -> None:
+    fractions = ("validation_fraction=0.3", "dataset.test_fraction=0.3")
+    out = run_prepare("search_agent_mix", FIXTURES, tmp_path / "out", *fractions)
+    data = ["data=tables", f"data.folder='{out.folder}'", "warmup=none", "training.global_batch_size=1"]
+    check_inputs(load_config(data))
+    assert out.manifest["notes"] == []
+
+
+def test_mixture_without_a_test_task_says_so(tmp_path: Path) -> None:
+    out = _mix(_own_sets(tmp_path, one=50), tmp_path / "out", {"one": {}})
+    assert out.manifest["notes"] == ["There is no test task, and training needs some of each split."]
+    assert out.manifest["notes"][0] in summary(out.manifest, out.folder)
+
+
+def test_mixture_set_without_documents_is_left_out_and_counted(tmp_path: Path) -> None:
+    source = tmp_path / "in"
+    shutil.copytree(FIXTURES, source)
+    (source / "frames" / "pages.jsonl").unlink()
+    out = run_prepare("search_agent_mix", source, tmp_path / "out")
+    frames = len(expected("frames")["queries"])
+    assert out.manifest["left_out"] == {"frames": {"tasks": frames, "reason": "its corpus has no document"}}
+    assert f"frames: {frames} tasks left out: its corpus has no document" in summary(out.manifest, out.folder)
+    assert not any(task["task_id"].startswith("frames/") for task in out.tasks.values())
+    assert set(out.manifest["sets"]) == set(SETS) - {"frames"}
+    alone = run_prepare("search_agent_mix", source, tmp_path / "alone", "tasks_only=true")
+    assert any(task["task_id"].startswith("frames/") for task in alone.tasks.values())
+
+
+def test_mixture_whose_sets_have_no_document_is_refused(tmp_path: Path) -> None:
+    shutil.copytree(FIXTURES / "frames", tmp_path / "in" / "frames")
+    (tmp_path / "in" / "frames" / "pages.jsonl").unlink()
+    others = [f"~dataset.sets.{name}" for name in SETS if name != "frames"]
+    with pytest.raises(DataError, match="no set of search_agent_mix has a document"):
+        run_prepare("search_agent_mix", tmp_path / "in", tmp_path / "out", *others)
+
+
+def test_mixture_with_a_confidential_set_is_refused(tmp_path: Path) -> None:
+    settings = {"name": "browsecomp_plus", "relevant": "evidence", "canary_file": None}
+    with pytest.raises(ConfigError, match=r"dataset\.sets\.secret is confidential and must never be trained on"):
+        _mix(tmp_path, tmp_path / "out", {"secret": {"settings": settings}})
 
 
 def test_mixture_cap_cuts_training_and_validation_alike(tmp_path: Path) -> None:

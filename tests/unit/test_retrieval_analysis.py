@@ -1,7 +1,7 @@
 import pytest
 
 from rl_cluster.errors import ConfigError
-from rl_cluster.retrieval.analysis import ANALYZERS, AnalysisSettings, Analyzer
+from rl_cluster.retrieval.analysis import ANALYZERS, LONGEST_CACHED_RUN, AnalysisSettings, Analyzer
 from rl_cluster.retrieval.languages import STEMMERS, analyzer_for, language_of
 from rl_cluster.retrieval.lexical import LexicalIndex, LexicalSettings
 
@@ -77,6 +77,23 @@ def test_analyzer_cache_never_changes_tokens() -> None:
     analyzer = Analyzer(cached_runs=3)
     text = "alpha beta gamma PRJ-1 delta alpha epsilon PRJ-1"
     assert analyzer.tokens(text) == analyzer.tokens(text) == Analyzer().tokens(text)
+
+
+def test_analyzer_long_run_without_spaces_is_analysed_and_not_kept() -> None:
+    analyzer = Analyzer()
+    query = "".join(chr(0x4E00 + i % 20_000) for i in range(32_768))
+    assert len(analyzer.tokens(query)) == 2 * len(query) - 1
+    assert analyzer.tokens("pump") == ["pump"]
+    assert list(analyzer._cache) == ["pump"]
+
+
+def test_analyzer_cache_is_bounded_by_characters_too() -> None:
+    analyzer = Analyzer(cached_runs=100)
+    for i in range(1000):
+        run = f"{i:04d}".ljust(LONGEST_CACHED_RUN, "x")
+        assert analyzer.tokens(run) == analyzer.tokens(run)
+        assert sum(map(len, analyzer._cache)) <= 1600
+    assert analyzer._cache
 
 
 def test_analysis_settings_unknown_analyzer_is_refused() -> None:

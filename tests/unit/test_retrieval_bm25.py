@@ -15,7 +15,7 @@ from rl_cluster.config_search import BM25_VARIANTS
 from rl_cluster.errors import ConfigError, IndexFormatError
 from rl_cluster.retrieval.analysis import AnalysisSettings
 from rl_cluster.retrieval.lexical import VARIANTS, LexicalIndex, LexicalSettings
-from rl_cluster.retrieval.ordering import merge_ranked, top_above
+from rl_cluster.retrieval.ordering import top_above
 
 WHITESPACE = AnalysisSettings(analyzer="whitespace")
 ALL = [(backend, method) for backend, methods in VARIANTS.items() for method in methods]
@@ -181,28 +181,27 @@ def test_lexical_cut_or_missing_file_is_refused(tmp_path) -> None:
 
 @pytest.mark.parametrize("method", VARIANTS["bm25s"])
 @pytest.mark.parametrize("number", [1, 3, 40])
-def test_shards_merged_answers_equal_the_unsharded(tmp_path, method: str, number: int) -> None:
+def test_cut_stretches_together_give_the_scores_of_the_whole(tmp_path, method: str, number: int) -> None:
     index = LexicalIndex.build(_collection(9, 40), LexicalSettings(method, analysis=WHITESPACE))
-    shards = index.shards(number)
-    assert sum(map(len, shards)) == 40
-    shards[-1].save(tmp_path / "last")
-    shards[-1] = LexicalIndex.load(tmp_path / "last")
+    bounds = [(40 * i // number, 40 * (i + 1) // number) for i in range(number)]
+    stretches = [index.cut(*bound) for bound in bounds]
+    stretches[-1].save(tmp_path / "last")
+    stretches[-1] = LexicalIndex.load(tmp_path / "last")
     for query in ("w0 w1", "w2 w2 w9 w30", "w44"):
         for k in (1, 5, 40):
             excluded = {0, 7, 39}
-            bounds = [(s._backend.first, s._backend.first + len(s)) for s in shards]
-            parts = [
-                shard.search(query, k, {i for i in excluded if low <= i < high})
-                for shard, (low, high) in zip(shards, bounds, strict=True)
+            found = [
+                (start + position, score)
+                for stretch, (start, stop) in zip(stretches, bounds, strict=True)
+                for position, score in stretch.search(query, k, {i - start for i in excluded if start <= i < stop})
             ]
-            assert merge_ranked(parts, k) == index.search(query, k, excluded)
+            best = sorted(found, key=lambda one: (-one[1], one[0]))[:k]
+            assert best == index.search(query, k, excluded)
 
 
-def test_shards_more_than_documents_or_rank_bm25_are_refused() -> None:
-    with pytest.raises(ConfigError, match="3 shards"):
-        LexicalIndex.build(["a", "b"]).shards(3)
+def test_cut_of_rank_bm25_is_refused() -> None:
     with pytest.raises(ConfigError, match="bm25s"):
-        LexicalIndex.build(["a", "b"], LexicalSettings("okapi", backend="rank_bm25")).shards(2)
+        LexicalIndex.build(["a", "b"], LexicalSettings("okapi", backend="rank_bm25")).cut(0, 1)
 
 
 @given(seed=st.integers(0, 500), k=st.integers(1, 30), banned=st.sets(st.integers(0, 29), max_size=25))

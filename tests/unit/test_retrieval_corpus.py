@@ -1,10 +1,13 @@
 import json
+from dataclasses import replace
 
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 
 from rl_cluster.datasets.task import Document
 from rl_cluster.errors import DataError
-from rl_cluster.retrieval.corpus import Corpus, read_corpus, write_corpus
+from rl_cluster.retrieval.corpus import Corpus, corpus_names, read_corpus, write_corpus
 
 DOCS = [
     Document("a", "First", "one two", {"kind": "wiki", "nested": {"x": 1}}),
@@ -70,3 +73,37 @@ def test_write_corpus_failing_midway_leaves_no_file(tmp_path):
     with pytest.raises(DataError, match="document 4 repeats"):
         write_corpus(tmp_path / "c.parquet", "kb", [*DOCS, DOCS[0]])
     assert list(tmp_path.iterdir()) == []
+
+
+def test_corpus_locales_are_those_that_documents_say_and_no_part_of_the_digest(tmp_path):
+    said = [replace(DOCS[0], locale="de"), replace(DOCS[1], locale="de-AT"), DOCS[2]]
+    write_corpus(tmp_path / "c.parquet", "kb", said)
+    corpus = read_corpus(tmp_path / "c.parquet")
+    assert list(corpus) == said
+    assert corpus.locales == ["de", "de-AT"]
+    assert corpus.digest() == Corpus.from_documents("kb", DOCS).digest()
+    assert Corpus.from_documents("kb", DOCS).locales == []
+
+
+def test_read_corpus_locale_may_be_left_out_but_is_a_string(tmp_path):
+    rows = [
+        {"id": "a", "text": "x"},
+        {"id": "b", "text": "y", "locale": "vi"},
+        {"id": "c", "text": "z", "locale": None},
+    ]
+    assert read_corpus(_jsonl(tmp_path / "c.jsonl", rows)).locales == ["vi"]
+    with pytest.raises(DataError, match="has the locale 5, a int"):
+        read_corpus(_jsonl(tmp_path / "c.jsonl", [{"id": "a", "text": "x", "locale": 5}]))
+    pq.write_table(pa.table({"doc_id": ["a"], "text": ["x"]}), tmp_path / "c.parquet")
+    assert read_corpus(tmp_path / "c.parquet").locales == []
+
+
+def test_corpus_names_are_those_of_the_rows(tmp_path):
+    pq.write_table(
+        pa.table({"doc_id": ["a", "b"], "text": ["x", "y"], "corpus": ["two", "one"]}), tmp_path / "c.parquet"
+    )
+    assert corpus_names(tmp_path / "c.parquet") == ["one", "two"]
+    pq.write_table(pa.table({"doc_id": ["a"], "text": ["x"]}), tmp_path / "d.parquet")
+    assert corpus_names(tmp_path / "d.parquet") == []
+    with pytest.raises(DataError, match="no such file"):
+        corpus_names(tmp_path / "e.parquet")

@@ -1,3 +1,5 @@
+from pathlib import Path
+
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -7,8 +9,8 @@ from rl_cluster.errors import SearchRequestError
 from rl_cluster.retrieval.analysis import Analyzer
 from rl_cluster.retrieval.corpus import Corpus
 from rl_cluster.retrieval.index import IndexSettings, SearchIndex
-from rl_cluster.retrieval.passages import passages, word_spans
-from rl_cluster.retrieval.snippets import snippet
+from rl_cluster.retrieval.passages import LONG_TEXT, passages, word_spans
+from rl_cluster.retrieval.snippets import WordTokens, best_window, best_window_of_parts, snippet
 from rl_cluster.retrieval.text import clean
 
 
@@ -83,7 +85,82 @@ def test_snippet_text_without_spaces_keeps_the_budget_and_the_match() -> None:
 
 
 def test_snippet_one_word_of_any_length_keeps_the_budget() -> None:
-    assert len(snippet("x" * 100_000, ["y"], Analyzer(), 5)) == 400
+    assert len(snippet("x" * 100_000, ["y"], Analyzer(), 5)) == 80
+
+
+def test_snippet_of_long_words_keeps_the_match_and_sixteen_characters_a_word() -> None:
+    analyzer = Analyzer()
+    address = "https://example.org/" + "a" * 50
+    text = " ".join([*[address] * 30, "boiler", *[address] * 30])
+    for words in (1, 4, 10):
+        shown = snippet(text, analyzer.tokens("boilers"), analyzer, words)
+        assert "boiler" in shown.split()
+        assert len(shown.replace(" ", "")) <= 16 * words
+
+
+FILLER = " ".join(f"Sentence {i} says nothing of interest." for i in range(40_000))
+
+
+def _long_index(folder: Path, text: str) -> SearchIndex:
+    corpus = Corpus.from_documents("kb", [Document("long", "", text), Document("short", "", "a short one")])
+    return SearchIndex.build(corpus, IndexSettings(parts=("lexical",), snippet_words=12), folder)
+
+
+def test_hit_in_a_long_document_analyses_a_bounded_part_and_shows_the_match(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    middle = len(FILLER) * 3 // 5
+    text = f"{FILLER[:middle]} Then restart the boiler RB-12 by hand. {FILLER[middle:]}"
+    assert len(text) > 20 * LONG_TEXT
+    index = _long_index(tmp_path / "i", text)
+    analysed: list[int] = []
+
+    def counted(text: str, start: int = 0, stop: int | None = None) -> list[tuple[int, int]]:
+        analysed.append((len(text) if stop is None else stop) - start)
+        return word_spans(text, start, stop)
+
+    for module in ("index", "passages", "snippets"):
+        monkeypatch.setattr(f"rl_cluster.retrieval.{module}.word_spans", counted)
+    (hit,) = index.search("lexical", "restarting a boiler RB-12", 1)
+    assert "restart the boiler RB-12" in hit.snippet
+    assert 0 < sum(analysed) <= LONG_TEXT
+    part = index.read_document("long", hit.part)
+    assert "restart the boiler RB-12" in part.text
+    assert sum(analysed) <= LONG_TEXT  # the parts of a long document are kept
+
+
+def test_parts_of_a_long_document_are_those_of_its_text(tmp_path: Path) -> None:
+    index = _long_index(tmp_path / "i", FILLER)
+    again = SearchIndex.open(tmp_path / "i")
+    expected = passages(FILLER)
+    for number in (1, 2, len(expected) // 2, len(expected)):
+        for opened in (index, again):
+            part = opened.read_document("long", number)
+            assert (part.start, part.end, part.parts) == (
+                expected[number - 1].start,
+                expected[number - 1].end,
+                len(expected),
+            )
+
+
+def test_hit_in_a_long_document_without_a_match_shows_the_beginning(tmp_path: Path) -> None:
+    text = " ".join(["Sentence"] * 12 + [FILLER])
+    found = best_window_of_parts(text, passages(text), ["zebra"], WordTokens(Analyzer()), 12)
+    assert text[slice(*found)] == " ".join(["Sentence"] * 12)
+
+
+@given(place=st.integers(0, 900), size=st.integers(1, 40))
+@settings(max_examples=30, deadline=None)
+def test_window_of_parts_holds_as_many_matches_as_that_of_the_whole(place: int, size: int) -> None:
+    words = [f"word{i}" for i in range(1000)]
+    words[place : place + 2] = ["boiler", "valve"]
+    text = " ".join(words)
+    analyzer = Analyzer()
+    tokens = analyzer.tokens("boiler valve")
+    whole = best_window(text, word_spans(text), tokens, WordTokens(analyzer), size)
+    parts = best_window_of_parts(text, passages(text, 100), tokens, WordTokens(analyzer), size)
+    assert ("boiler" in text[slice(*whole)]) == ("boiler" in text[slice(*parts)])
+    assert len(word_spans(text[slice(*parts)])) <= size
 
 
 @given(text=st.text(max_size=200), size=st.integers(1, 12))

@@ -3,10 +3,7 @@
 from __future__ import annotations
 
 import json
-import resource
-from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
 
 import numpy as np
 import pytest
@@ -19,6 +16,7 @@ from rl_cluster.retrieval.corpus import Corpus
 from rl_cluster.retrieval.index import IndexSettings, Query, SearchIndex, content_id
 from rl_cluster.retrieval.lexical import LexicalSettings
 from rl_cluster.retrieval.vector_settings import VectorSettings
+from tests.helpers.full_disk import full_disk
 
 LEXICAL = IndexSettings(parts=("lexical",))
 DOCS = [Document(f"d{i % 7}{i}", f"Title {i}", f"pump number {i} of line {i % 5}", {"line": i % 5}) for i in range(60)]
@@ -46,17 +44,6 @@ def corpus() -> Corpus:
     return Corpus.from_documents("kb", DOCS)
 
 
-@contextmanager
-def full_disk(free: int) -> Iterator[None]:
-    """Writing a file beyond `free` bytes fails, as it does on a full disk."""
-    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
-    resource.setrlimit(resource.RLIMIT_FSIZE, (free, hard))
-    try:
-        yield
-    finally:
-        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
-
-
 @pytest.mark.parametrize("free", [0, 100, 1000, 2000])
 def test_build_full_disk_is_a_typed_error_and_leaves_nothing(corpus: Corpus, tmp_path, free: int) -> None:
     with full_disk(free), pytest.raises(IndexBuildError, match="make room"):
@@ -65,6 +52,25 @@ def test_build_full_disk_is_a_typed_error_and_leaves_nothing(corpus: Corpus, tmp
     with full_disk(free), pytest.raises(IndexBuildError, match="make room"):
         SearchIndex.open_or_build(corpus, LEXICAL, tmp_path)
     assert SearchIndex.open_or_build(corpus, LEXICAL, tmp_path).search("lexical", "pump", 1)
+
+
+@pytest.mark.parametrize(("kind", "file"), [("flat", "embeddings.npy"), ("hnsw", "vectors.faiss")])
+def test_build_full_disk_at_the_vectors_is_a_typed_error_and_goes_on_later(tmp_path, kind: str, file: str) -> None:
+    documents = [Document(f"d{i:04d}", "", f"pump {'x' * i}") for i in range(400)]
+    corpus = Corpus.from_documents("kb", documents)
+    settings = IndexSettings(parts=("vector",), vector=VectorSettings(kind))
+    whole = SearchIndex.build(corpus, settings, tmp_path / "whole" / "i", embedder=CountingEmbedder())
+    sizes = whole.manifest["files"]
+    size = sizes.pop(f"vector/{file}")
+    assert size > 4096
+    cut, mended = CountingEmbedder(), CountingEmbedder()
+    with full_disk(size - 1), pytest.raises(IndexBuildError, match="make room"):
+        SearchIndex.open_or_build(corpus, settings, tmp_path / "root", embedder=cut)
+    # Only embeddings are left, for the next try.
+    assert [path.name.endswith(".embeddings") for path in (tmp_path / "root").iterdir()] in ([], [True])
+    index = SearchIndex.open_or_build(corpus, settings, tmp_path / "root", embedder=mended)
+    assert index.search("vector", "pump", 5) == whole.search("vector", "pump", 5)
+    assert [path.name for path in (tmp_path / "root").iterdir()] == [index.index_id]
 
 
 def test_build_into_a_folder_that_cannot_be_made_is_a_typed_error(corpus: Corpus, tmp_path) -> None:

@@ -5,13 +5,16 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
+from actors.alarm_stage import AlarmStage
+from actors.event_log import EventLog
 from rl_cluster.composition import load_config
 from rl_cluster.datasets.task import Task
-from rl_cluster.episodes.trajectory import Trajectory, Turn
+from rl_cluster.episodes.trajectory import ToolCall, Trajectory, Turn
 from rl_cluster.errors import Outcome
 from rl_cluster.evaluation.report import first_views
 from rl_cluster.evaluation.summary import EpisodeRecord
 from rl_cluster.tracking.report import RunReport
+from rl_cluster.tracking.run_tracker import RunTracker
 
 
 def records(scores: list[float], failed: int = 0) -> list[EpisodeRecord]:
@@ -21,8 +24,8 @@ def records(scores: list[float], failed: int = 0) -> list[EpisodeRecord]:
     return made
 
 
-def report_in(folder: Path) -> RunReport:
-    config = load_config([f"output_dir={folder}", "evaluation.bootstrap_resamples=1000"])
+def report_in(folder: Path, *overrides: str) -> RunReport:
+    config = load_config([f"output_dir={folder}", "evaluation.bootstrap_resamples=1000", *overrides])
     return RunReport(config, folder)
 
 
@@ -90,6 +93,31 @@ def test_report_finished_writes_page_and_markdown_with_the_episodes(tmp_path: Pa
     written = json.loads(paths[0].read_text())
     assert written["evaluation"]["systems"]["after"]["datasets"]["kb"]["measures"]["searches"]["mean"] == 2
     assert written["validations"][0]["step"] == 0
+
+
+def test_report_shows_the_alarms_of_collapsed_groups_in_every_file(tmp_path: Path) -> None:
+    report = report_in(tmp_path, "tracking=none")
+    fill(report)
+    call = ToolCall("bm25_search", {"query": "pump"}, found_ids=("d1", "d2"))
+    turns = [Turn([], [], [], [], text="bm25_search: pump", tool_calls=[call], observations=["o"]) for _ in range(2)]
+    collapsed = Trajectory("x", "t", "g", turns, Outcome.FINISHED, 1.0, ranking=["d1", "d2"])
+    stage = AlarmStage("recall@10", report, RunTracker(report.config, tmp_path), EventLog())
+    stage.after_step({"g": [collapsed, collapsed]}, 7)
+    for step, mean in ((0, 0.30), (10, 0.31), (20, 0.29)):
+        report.add_validation(step, [mean - 0.05, mean, mean + 0.05])
+    history = [{"step": float(s), "rollout/reward/mean": 0.02 * s, "staleness/age_max": 0.0} for s in range(1, 21)]
+    stage.after_validation(history, 20)
+    paths = report.finish({}, history, 1.0)
+    alarms = [
+        "step 7: 100% of the rewarded rankings are copied from one search as it stood",
+        "step 7: 100% of the later searches show nothing new",
+        "step 7: queries hardly differ within a group (variety 0.00)",
+        "step 7: in 100% of the groups all episodes are the same, word for word",
+        "step 20: the reward rose by 0.28 while recall@10 went from 0.300 to 0.290",
+    ]
+    assert json.loads(paths[0].read_text())["alarms"] == alarms
+    for path in paths[1:]:
+        assert [alarm for alarm in alarms if alarm not in path.read_text()] == []
 
 
 def test_report_validations_of_a_resumed_run_go_on_and_replace_the_undone(tmp_path: Path) -> None:

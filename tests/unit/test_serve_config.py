@@ -2,10 +2,21 @@
 
 from __future__ import annotations
 
+import shutil
+from pathlib import Path
+
 import pytest
 
-from rl_cluster.errors import ConfigError
-from rl_cluster.serve import SERVE
+from rl_cluster.datasets.task import Document
+from rl_cluster.environments.search_tools import SearchToolSettings
+from rl_cluster.errors import ConfigError, DataError
+from rl_cluster.retrieval.corpus import Corpus, write_corpus
+from rl_cluster.retrieval.index import IndexSettings, SearchIndex
+from rl_cluster.retrieval.memory import open_bytes
+from rl_cluster.serve import SERVE, check_folders, corpus_to_serve
+from rl_cluster.service.settings import CallLimits, ServiceSettings
+from tests.helpers.small_index import HashEmbedder, documents
+from tests.helpers.small_world import write_pumps
 
 KB = "indexes={kb: /data/kb}"
 
@@ -36,3 +47,38 @@ def test_serve_config_wrong_command_line_is_one_sentence(overrides: list[str], s
         SERVE.load(overrides)
     assert says in str(caught.value)
     assert "\n" not in str(caught.value)
+
+
+def test_check_folders_counts_the_parts_that_the_tools_open(tmp_path: Path) -> None:
+    corpus = Corpus.from_documents("kb", documents(1, 3000))
+    index = SearchIndex.build(corpus, IndexSettings(), tmp_path / "i", embedder=HashEmbedder())
+    words, everything = (
+        open_bytes(index.manifest, index.settings, parts) / 2**30 for parts in (("lexical",), ("lexical", "vector"))
+    )
+    assert words < everything
+
+    def settings(*tools: str) -> ServiceSettings:
+        between = (words + everything) / 2
+        return ServiceSettings(SearchToolSettings(5, 10, tools), CallLimits(), "127.0.0.1", 8399, memory_gib=between)
+
+    check_folders([str(tmp_path / "i")], settings("bm25_search", "read_document"))
+    for tools in (("bm25_search", "vector_search"), ("hybrid_search",)):
+        with pytest.raises(ConfigError, match=r"search\.memory_gib"):
+            check_folders([str(tmp_path / "i")], settings(*tools))
+    copies = [str(shutil.copytree(tmp_path / "i", tmp_path / f"copy{i}")) for i in range(8)]
+    with pytest.raises(ConfigError, match=r"search\.memory_gib"):
+        check_folders([str(tmp_path / "i"), *copies], settings("bm25_search"))
+    check_folders([str(tmp_path / "i")] * 9, settings("bm25_search"))
+
+
+def test_corpus_to_serve_is_the_only_one_or_the_one_of_that_name(tmp_path: Path) -> None:
+    write_corpus(tmp_path / "one.parquet", "pumps", [Document("a", "", "x")])
+    assert corpus_to_serve("kb", tmp_path / "one.parquet") is None
+    (tmp_path / "c.jsonl").write_text('{"id": "a", "text": "x"}')
+    assert corpus_to_serve("kb", tmp_path / "c.jsonl") is None
+    several = write_pumps(tmp_path / "several", ("north pumps", "south pumps")) / "corpus.parquet"
+    assert corpus_to_serve("south-pumps", several) == "south pumps"
+    with pytest.raises(ConfigError, match=r"corpora\.kb=.*one to serve: north-pumps, south-pumps\.$"):
+        corpus_to_serve("kb", several)
+    with pytest.raises(DataError, match="no such file"):
+        corpus_to_serve("kb", tmp_path / "none.parquet")

@@ -130,8 +130,20 @@ def test_search_bytes_that_are_no_request_are_refused_and_nothing_stops(
     assert search(client).status_code == 200
 
 
+def test_search_excluding_as_many_as_published_questions_do_is_answered(client: TestClient) -> None:
+    ids = ["d000", *(f"a_collection_of_bright/{i:05d}_{i % 7}.txt" for i in range(11_224))]
+    hits = search(client, k=100, excluded=ids).json()["hits"]
+    assert hits
+    assert "d000" not in {hit["doc_id"] for hit in hits}
+    most = [f"another/document/{i:06d}" for i in range(100_000)]
+    assert search(client, excluded=most).status_code == 200
+    refused = search(client, excluded=[*most, "one more"])
+    assert refused.status_code == 422
+    assert "100000" in refused.json()["error"]["message"]
+
+
 def test_search_body_that_is_too_large_or_of_unknown_size_is_refused(client: TestClient) -> None:
-    assert search(client, query="x" * (2 << 20)).status_code == 413
+    assert search(client, query="x" * (9 << 20)).status_code == 413
     streamed = client.post("/v1/search", content=iter([b"{}"]), headers={"content-type": "application/json"})
     assert streamed.status_code == 411
 

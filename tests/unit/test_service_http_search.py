@@ -179,6 +179,67 @@ def test_status_that_stays_is_unavailable(endpoint: Endpoint, play: Play, status
     assert len(str(caught.value)) < 400
 
 
+REFUSALS = [
+    (
+        422,
+        {"error": {"type": "bad_request", "message": "The filter on 'year' is wrong."}},
+        "The filter on 'year' is wrong",
+    ),
+    (422, {"detail": [{"loc": ["body", "k"], "msg": "too large"}]}, "too large"),
+    (422, "nothing", "no reason is given"),
+    (400, {"error": {"root_cause": [{"reason": "failed to parse date"}], "reason": "all shards failed"}}, "parse date"),
+    (400, {"error": "unknown\x00 field " + "x" * 5000}, "unknown field"),
+]
+
+
+@pytest.mark.parametrize(("status", "body", "says"), REFUSALS)
+def test_refusal_of_the_request_itself_is_the_callers_fault(
+    endpoint: Endpoint, play: Play, status: int, body: Any, says: str
+) -> None:
+    endpoint.answers = [web.json_response(body, status=status)]
+    with pytest.raises(SearchRequestError, match=says) as caught:
+        play("http_json", lambda client: client.search("bm25_search", "x", 1, ()))
+    assert len(endpoint.requests) == 1
+    assert len(str(caught.value)) < 300
+    assert "\x00" not in str(caught.value)
+
+
+def test_refusal_at_the_start_of_a_run_names_the_template(endpoint: Endpoint, play: Play) -> None:
+    from actors.run_parts import try_tool
+
+    endpoint.answers = [web.json_response({"error": {"reason": "unknown query [fuzy]"}}, status=400)]
+    with pytest.raises(ConfigError) as caught:
+        play("elasticsearch", lambda client: try_tool(client, "bm25_search", "https://kb/_search"))
+    assert str(caught.value) == (
+        "search.external.tools.bm25_search: The search was refused as wrong: unknown query [fuzy]; correct it to what "
+        "https://kb/_search takes."
+    )
+
+
+@pytest.mark.parametrize("status", [401, 403, 404, 413, 429, 500])
+def test_refusal_with_an_error_of_another_kind_stays_unavailable(endpoint: Endpoint, play: Play, status: int) -> None:
+    async def refusing(_: web.Request) -> web.Response:
+        return web.json_response({"error": {"type": "no", "message": "not now"}}, status=status)
+
+    endpoint.answers = [refusing]
+    with pytest.raises(ToolUnavailableError, match=f"status {status}"):
+        play("http_json", lambda client: client.search("bm25_search", "x", 1, ()), retries=0)
+
+
+@pytest.mark.parametrize(
+    "highlight", [{}, {"highlight": None}, {"highlight": {"text": None}}, {"highlight": {"text": []}}]
+)
+def test_elasticsearch_hit_without_highlight_shows_the_part_that_matches(
+    endpoint: Endpoint, play: Play, highlight: dict[str, Any]
+) -> None:
+    text = f"{'filler ' * 300}restart of the pump RB-12 {'filler ' * 300}"
+    hit = {"_id": "a", "_score": 1.0, "_source": {"title": "T", "text": text}, **highlight}
+    endpoint.answers = [{"hits": {"hits": [hit]}}]
+    (found,) = play("elasticsearch", lambda client: client.search("bm25_search", "pump RB-12", 1, ()), snippet_words=8)
+    assert "pump RB-12" in found.snippet
+    assert len(found.snippet.split()) == 8
+
+
 def test_retry_after_longer_than_the_deadline_is_a_timeout(endpoint: Endpoint, play: Play) -> None:
     async def busy(_: web.Request) -> web.Response:
         return web.Response(status=429, headers={"Retry-After": "3600"})

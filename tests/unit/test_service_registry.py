@@ -15,10 +15,16 @@ START = IndexView(0, {"kb": "/one"}, {})
 
 
 class Member:
-    """A replica that follows the registry; `opens` says what is wrong with a folder, or nothing."""
+    """A replica that follows the registry; `opens` says what is wrong with a folder, `switches` with all, or nothing."""
 
-    def __init__(self, registry: IndexRegistry, name: str, opens: Callable[[str], str] = lambda folder: "") -> None:
-        self.registry, self.name, self.opens = registry, name, opens
+    def __init__(
+        self,
+        registry: IndexRegistry,
+        name: str,
+        opens: Callable[[str], str] = lambda folder: "",
+        switches: Callable[[list[str]], str] = lambda folders: "",
+    ) -> None:
+        self.registry, self.name, self.opens, self.switches = registry, name, opens, switches
         self.view = registry.view
         self.history: list[IndexView] = []
         self.task = asyncio.ensure_future(self.follow())
@@ -29,6 +35,7 @@ class Member:
             view = await self.registry.wait_newer(self.name, self.view, error, 0.05)
             if view.generation > self.view.generation:
                 error = next(filter(None, map(self.opens, view.pending.values())), "")
+                error = error or self.switches(list(view.folders.values()))
                 self.history.append(view)
                 self.view = view
 
@@ -73,6 +80,36 @@ def test_swap_member_that_is_silent_but_recent_ends_in_a_deadline() -> None:
         with pytest.raises(DeadlineError, match=r"within 0 s \(stuck\)"):
             await registry.swap("kb", "/two", 0.3)
         assert registry.view.folders == {"kb": "/one"}
+
+    asyncio.run(scenario())
+
+
+def test_swap_member_that_does_not_switch_ends_in_a_deadline_that_says_so() -> None:
+    async def scenario() -> None:
+        registry = IndexRegistry(START)
+        Member(registry, "a")
+        stuck = await registry.wait_newer("stuck", START, "", 0.01)
+        swap = asyncio.ensure_future(registry.swap("kb", "/two", 0.3))
+        opened = await registry.wait_newer("stuck", stuck, "", 1.0)
+        assert opened.pending == {"kb": "/two"}
+        await registry.wait_newer("stuck", opened, "", 0.01)
+        with pytest.raises(DeadlineError, match=r"is opened by all replicas, but not all had switched .*\(stuck\)"):
+            await swap
+        assert registry.view.folders == {"kb": "/two"}
+
+    asyncio.run(scenario())
+
+
+def test_swap_member_that_fails_to_switch_takes_the_change_back() -> None:
+    async def scenario() -> None:
+        registry = IndexRegistry(START)
+        Member(registry, "a")
+        failing = Member(registry, "b", switches=lambda folders: "b has lost its disk" if "/two" in folders else "")
+        await asyncio.sleep(0.01)
+        with pytest.raises(IndexFormatError, match="b has lost its disk"):
+            await registry.swap("kb", "/two", 5.0)
+        await asyncio.sleep(0.05)
+        assert failing.view.folders == registry.view.folders == {"kb": "/one"}
 
     asyncio.run(scenario())
 

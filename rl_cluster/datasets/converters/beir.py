@@ -73,5 +73,6 @@ def tasks(source: Source, settings: Settings, report: Report) -> Iterator[Draft]
 def documents(source: Source, settings: Settings, report: Report) -> Iterator[tuple[str, Document]]:
     files = source.find("corpus.jsonl", "corpus.parquet", "corpus/*.parquet")
     for row in read_all(source, files, ("_id", "text"), ("title", "metadata")):
-        metadata = row.values.get("metadata") or {}
-        yield settings.label, Document(row.identifier("_id"), row.text("title", ""), row.text("text"), metadata)
+        title, text = row.text("title", ""), row.text("text")
+        document = Document(row.identifier("_id"), title, text, row.mapping("metadata"), settings.locale)
+        yield settings.label, document

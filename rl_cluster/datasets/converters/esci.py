@@ -126,7 +126,8 @@ def documents(source: Source, settings: Settings, report: Report) -> Iterator[tu
                 continue
             title, *parts = (_plain(product.text(f"product_{part}", "")) for part in _PARTS)
             text = "\n".join(part for part in parts if part)
-            yield f"esci/{locale}", Document(f"{locale}:{product.identifier('product_id')}", title, text)
+            doc_id = f"{locale}:{product.identifier('product_id')}"
+            yield f"esci/{locale}", Document(doc_id, title, text, locale=locale)
 
 
 def _renamed(row: Row) -> Row:

@@ -81,7 +81,7 @@ def documents(source: Source, settings: Settings, report: Report) -> Iterator[tu
             if last[doc_id] != number:
                 report.merge("rows with an id that stands again below (the last one wins)")
                 continue
-            yield f"freshstack/{topic}", Document(doc_id, "", row.text("text"), row.values.get("metadata") or {})
+            yield f"freshstack/{topic}", Document(doc_id, "", row.text("text"), row.mapping("metadata"))
 
 
 def _by_topic(files: list[SourceFile]) -> dict[str, list[SourceFile]]:

@@ -2,14 +2,13 @@
 
 A task has `query_id`, `prompt` and `gains` (an object from document id to gain, or a list of ids that gain 1 each; empty where
 answers alone are judged), and may have `excluded`, `answers`, `split`, `corpus`, `locale` and `metadata`. A document has `doc_id` and `text`, and may have
-`title`, `corpus` and `metadata`.
+`title`, `corpus`, `locale` and `metadata`.
 """
 
 from __future__ import annotations
 
 import math
 from collections.abc import Iterator
-from typing import Any
 
 from rl_cluster.datasets.preparation.converter import Card, ConverterSettings, Draft, Split
 from rl_cluster.datasets.preparation.report import Report
@@ -44,14 +43,15 @@ def tasks(source: Source, settings: Settings, report: Report) -> Iterator[Draft]
             answers=answers,
             locale=row.text("locale", settings.locale),
             judged_zero=tuple(doc_id for doc_id, gain in gains.items() if gain == 0),
-            metadata=_metadata(row),
+            metadata=row.mapping("metadata"),
             answer_only=not gains,
         )
 
 
 def documents(source: Source, settings: Settings, report: Report) -> Iterator[tuple[str, Document]]:
     for row in read_all(source, source.find("corpus.jsonl"), ("doc_id", "text")):
-        document = Document(row.identifier("doc_id"), row.text("title", ""), row.text("text"), _metadata(row))
+        title, text, locale = row.text("title", ""), row.text("text"), row.text("locale", "")
+        document = Document(row.identifier("doc_id"), title, text, row.mapping("metadata"), locale)
         yield row.text("corpus", settings.label), document
 
 
@@ -65,10 +65,3 @@ def _gains(row: Row, report: Report) -> dict[str, float]:
         if isinstance(gain, bool) or not isinstance(gain, int | float) or not math.isfinite(gain) or gain < 0:
             raise row.wrong("gains", f"holds {gain!r}, which is no gain", "write numbers of at least 0")
     return {doc_id: float(gain) for doc_id, gain in value.items()}
-
-
-def _metadata(row: Row) -> dict[str, Any]:
-    value = row.values.get("metadata") or {}
-    if not isinstance(value, dict):
-        raise row.wrong("metadata", "is no object", "write a JSON object")
-    return value

@@ -64,7 +64,7 @@ def documents(source: Source, settings: Settings, report: Report) -> Iterator[tu
             doc_id = _doc_id(language, paragraph.context)
             if doc_id not in seen:
                 seen.add(doc_id)
-                yield f"mlqa/{language}", Document(doc_id, paragraph.title, paragraph.context)
+                yield f"mlqa/{language}", Document(doc_id, paragraph.title, paragraph.context, locale=language)
 
 
 def _doc_id(language: str, context: str) -> str:

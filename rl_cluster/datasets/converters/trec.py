@@ -25,7 +25,7 @@ _TEXTS = ("text", "contents", "body")
 
 
 class Settings(ConverterSettings):
-    """`label` names the set and its corpus; `topics`, `qrels` and `corpus` are patterns of file names."""
+    """`label` names the set and its corpus, `locale` is its language; `topics`, `qrels` and `corpus` are patterns of file names."""
 
     label: str
     locale: str
@@ -68,4 +68,5 @@ def documents(source: Source, settings: Settings, report: Report) -> Iterator[tu
         row = Row(outer.file, outer.number, inner) if isinstance(inner, Mapping) else outer
         id_column = next((name for name in _IDS if name in row.values), "doc_id")
         text_column = next((name for name in _TEXTS if name in row.values), "text")
-        yield settings.label, Document(row.identifier(id_column), row.text("title", ""), row.text(text_column))
+        title, text = row.text("title", ""), row.text(text_column)
+        yield settings.label, Document(row.identifier(id_column), title, text, locale=settings.locale)

@@ -56,7 +56,7 @@ def documents(source: Source, settings: Settings, report: Report) -> Iterator[tu
     for language in chosen(wanted, list(files), "dataset.context", source.where):
         for paragraph in read_paragraphs(source, files[language]):
             doc_id = f"{paragraph.article}-{paragraph.number}"
-            yield f"xquad/{language}", Document(doc_id, paragraph.title, paragraph.context)
+            yield f"xquad/{language}", Document(doc_id, paragraph.title, paragraph.context, locale=language)
 
 
 def _files(source: Source) -> dict[str, SourceFile]:

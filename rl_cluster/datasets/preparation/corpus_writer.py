@@ -37,7 +37,7 @@ class CorpusWriter:
         self._report = report
         self._writer = open_corpus_file(path)
         self._seen: dict[str, dict[str, int]] = {}
-        self._rows: list[tuple[str, str, str, str, str]] = []
+        self._rows: list[tuple[str, str, str, str, str, str]] = []
         self._characters = 0
         self._batches: list[pa.RecordBatch] = []
         self._bytes = 0
@@ -68,7 +68,7 @@ class CorpusWriter:
         seen[document.doc_id] = content
         self.counts[corpus] += 1
         metadata = json.dumps(document.metadata, ensure_ascii=False, sort_keys=True) if document.metadata else "{}"
-        self._rows.append((corpus, document.doc_id, document.title, document.text, metadata))
+        self._rows.append((corpus, document.doc_id, document.title, document.text, metadata, document.locale))
         self._characters += len(document.text) + len(document.title) + len(metadata)
         if len(self._rows) == _BATCH_ROWS or self._characters > _BATCH_CHARACTERS:
             self._end_batch()

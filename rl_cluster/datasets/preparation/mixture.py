@@ -1,7 +1,8 @@
 """Several training sets as one: each is prepared by itself, then their shares are put together.
 
 A set that is whole is kept in the working folder, so that an interrupted run goes on with the next one. Which tasks of a set
-are taken depends on their ids alone; the mixture's order interleaves the sets.
+are taken depends on their ids alone; the mixture's order interleaves the sets. A set without documents is left out: nothing of
+it could be searched, and no run would train on such a folder.
 """
 
 from __future__ import annotations
@@ -10,6 +11,8 @@ import hashlib
 import json
 import math
 import shutil
+from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -34,31 +37,61 @@ def mix(
     source: str, settings: MixtureSettings, options: Options, work: Path, folder: Path, progress: PreparationProgress
 ) -> dict[str, Any]:
     """Prepares every set under `work` and writes the mixture into `folder`; returns its manifest. Raises DataError."""
+    test_fraction = options.test_fraction or settings.test_fraction
+    splits = [split for split in _ORDER if split in settings.splits or (split == "test" and test_fraction)]
+    member_options = replace(
+        options,
+        validation_fraction=options.validation_fraction if "validation" in splits else 0.0,
+        test_fraction=test_fraction,
+        compare_with=(),
+        splits=settings.splits,
+    )
     parts: dict[str, Path] = {}
     for name, member in settings.sets.items():
-        parts[name] = _prepared_set(name, member, source, options, work, progress)
+        parts[name] = _prepared_set(name, member, source, member_options, work, progress)
+    manifests = {name: json.loads((part / "manifest.json").read_text(encoding="utf-8")) for name, part in parts.items()}
+    left_out = {} if options.tasks_only else _without_documents(manifests, settings)
+    for name in left_out:
+        del parts[name], manifests[name]
+    if not parts:
+        raise DataError(
+            f"source={source}: no set of {settings.name} has a document; put a corpus there, or set tasks_only=true."
+        )
     tables = {name: pq.read_table(part / "tasks.parquet") for name, part in parts.items()}
-    taken = {name: _taken(tables[name], settings, settings.sets[name]) for name in tables}
+    taken = {name: _taken(tables[name], splits, settings.sets[name]) for name in tables}
     _apply_weights(taken, settings)
     _write_tasks(folder / "tasks.parquet", tables, taken)
     _write_corpora(folder / "corpus.parquet", parts)
-    manifests = {name: json.loads((part / "manifest.json").read_text(encoding="utf-8")) for name, part in parts.items()}
+    empty = [split for split in _ORDER if not any(rows.get(split) for rows in taken.values())]
     manifest = {
         "format": FORMAT_VERSION,
         "dataset": settings.name,
         "title": settings.name,
         "licence": {name: manifest["licence"] for name, manifest in manifests.items()},
-        "settings": settings.model_dump(mode="json", exclude={"sets": {name: {"source"} for name in settings.sets}}),
+        "settings": {
+            **settings.model_dump(mode="json", exclude={"sets": {name: {"source"} for name in settings.sets}}),
+            "validation_fraction": member_options.validation_fraction,
+            "test_fraction": test_fraction,
+        },
         "counts": {
-            "tasks": {
-                split: {name: len(rows.get(split, ())) for name, rows in taken.items()} for split in settings.splits
-            },
+            "tasks": {split: {name: len(rows[split]) for name, rows in taken.items()} for split in splits},
             "documents": {name: manifest["counts"]["documents"] for name, manifest in manifests.items()},
         },
         "sets": manifests,
+        "left_out": left_out,
+        "notes": [f"There is no {split} task, and training needs some of each split." for split in empty],
         "leakage": find_leakage(folder, options.compare_with),
     }
     return write_manifest(folder, manifest)
+
+
+def _without_documents(manifests: dict[str, dict[str, Any]], settings: MixtureSettings) -> dict[str, dict[str, Any]]:
+    """The sets that have none, with their number of tasks; not those that are asked for as tasks alone."""
+    return {
+        name: {"tasks": sum(manifest["counts"]["tasks"].values()), "reason": "its corpus has no document"}
+        for name, manifest in manifests.items()
+        if not manifest["counts"]["documents"] and not settings.sets[name].tasks_only
+    }
 
 
 def _prepared_set(
@@ -67,7 +100,7 @@ def _prepared_set(
     settings = converter_settings(member.settings, f"dataset.sets.{name}.settings.")
     card = get_converter(settings.name).CARD
     located = locate(member.source or _member_source(source, name), card, member.revision)
-    options = Options(options.validation_fraction, options.test_fraction, options.tasks_only or member.tasks_only)
+    options = replace(options, tasks_only=options.tasks_only or member.tasks_only)
     done, key = work / name, _key(located, member, options)
     if (done / "manifest.json").is_file() and (done / ".key").read_text(encoding="utf-8") == key:
         progress.say(f"{name}: kept from the run before")
@@ -107,10 +140,10 @@ def _key(source: Source, member: MixtureSet, options: Options) -> str:
     return hashlib.sha256(json.dumps(state, sort_keys=True).encode()).hexdigest()
 
 
-def _taken(table: pa.Table, settings: MixtureSettings, member: MixtureSet) -> dict[str, list[int]]:
+def _taken(table: pa.Table, kept: Sequence[str], member: MixtureSet) -> dict[str, list[int]]:
     """Row numbers by split, in the order in which they are taken; `cap` cuts training tasks and the others alike."""
     ids, splits = table.column("task_id").to_pylist(), table.column("split").to_pylist()
-    rows: dict[str, list[int]] = {split: [] for split in settings.splits}
+    rows: dict[str, list[int]] = {split: [] for split in kept}
     for number in sorted(range(len(ids)), key=lambda i: _rank(ids[i])):
         if splits[number] in rows:
             rows[splits[number]].append(number)
@@ -120,7 +153,7 @@ def _taken(table: pa.Table, settings: MixtureSettings, member: MixtureSet) -> di
 
 def _apply_weights(taken: dict[str, dict[str, list[int]]], settings: MixtureSettings) -> None:
     """Cuts sets until their training tasks stand in the ratio of the weights, as few as possible."""
-    weights = {name: member.weight for name, member in settings.sets.items() if member.weight is not None}
+    weights = {name: weight for name in taken if (weight := settings.sets[name].weight) is not None}
     if not weights:
         return
     sizes = {name: len(taken[name].get("train", ())) for name in weights}

@@ -21,19 +21,20 @@ from rl_cluster.datasets.tables import MISSING, write_tasks
 from rl_cluster.datasets.task import Task
 from rl_cluster.errors import DataError
 
-FORMAT_VERSION = 1
+FORMAT_VERSION = 2
 FILES = ("tasks.parquet", "corpus.parquet", "manifest.json")
 _SPLITS = ("train", "validation", "test")
 
 
 @dataclass(frozen=True)
 class Options:
-    """What is decided for every data set alike."""
+    """What is decided for every data set alike. `splits`: the published ones that are kept."""
 
     validation_fraction: float = 0.05
     test_fraction: float = 0.0
     tasks_only: bool = False
     compare_with: tuple[Path, ...] = ()
+    splits: tuple[str, ...] = _SPLITS
 
 
 def convert(
@@ -52,6 +53,7 @@ def convert(
         raise DataError(
             f"{source.where}: no question is left ({reasons or 'there was none'}); is it the whole data set?"
         )
+    drafts = _of_splits(drafts, options.splits, report)
     with CorpusWriter(folder / "corpus.parquet", report) as corpus:
         if not options.tasks_only:
             for name, document in converter.documents(source, settings, report):
@@ -120,6 +122,14 @@ def _kept(drafts: Iterable[Draft], source: Source, report: Report) -> list[Draft
     return kept
 
 
+def _of_splits(drafts: list[Draft], splits: tuple[str, ...], report: Report) -> list[Draft]:
+    """Those of the published splits that are wanted; the others are dropped."""
+    for draft in drafts:
+        if draft.split not in splits:
+            report.drop(draft.query_id, f"of the published {draft.split} split, which is left out")
+    return [draft for draft in drafts if draft.split in splits]
+
+
 def _check_corpora(
     drafts: list[Draft], corpus: CorpusWriter, card: Card, options: Options, source: Source, report: Report
 ) -> None:
@@ -150,13 +160,13 @@ def _missing(drafts: list[Draft], corpus: CorpusWriter) -> dict[str, list[str]]:
 
 
 def _assign_splits(drafts: list[Draft], label: str, options: Options) -> None:
-    """Holds a part of the training tasks out, unless the publisher already gives a validation split."""
-    if any(draft.split == "validation" for draft in drafts):
-        return
+    """Holds parts of the training tasks out; none for validation where the publisher already gives such a split."""
+    published = any(draft.split == "validation" for draft in drafts)
+    validation_fraction = 0.0 if published else options.validation_fraction
     for draft in drafts:
         if draft.split == "train":
             name = f"{label}/{draft.group or draft.query_id}"
-            draft.split = held_out_split(name, options.validation_fraction, options.test_fraction)
+            draft.split = held_out_split(name, validation_fraction, options.test_fraction)
 
 
 def _task(draft: Draft, label: str, missing: dict[str, list[str]]) -> Task:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from types import TracebackType
 
 from rich.console import Console
@@ -17,6 +16,7 @@ class PreparationProgress:
     def __init__(self, console: Console):
         self.console = console
         self.documents = 0
+        self._clock = console.get_time
         self._bars = Progress(
             TextColumn("{task.description}"),
             BarColumn(),
@@ -28,7 +28,7 @@ class PreparationProgress:
             disable=not console.is_terminal,
         )
         self._file, self._bar = "", TaskID(0)
-        self._started, self._counted_before, self._printed = time.monotonic(), 0, time.monotonic()
+        self._started, self._counted_before, self._printed = self._clock(), 0, self._clock()
 
     def __enter__(self) -> PreparationProgress:
         self._bars.start()
@@ -45,7 +45,7 @@ class PreparationProgress:
 
     def reading(self, file: str, done: int, of: int) -> None:
         """`done` of `of` bytes of a file are read."""
-        now = time.monotonic()
+        now = self._clock()
         if file != self._file:
             if self._file:
                 self._bars.remove_task(self._bar)

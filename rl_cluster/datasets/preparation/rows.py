@@ -74,6 +74,15 @@ class Row:
             raise self.wrong(column, "holds something else than strings", "write a list of strings")
         return [str(item) for item in value]
 
+    def mapping(self, column: str) -> dict[str, Any]:
+        """An object; a missing column and null are the empty one."""
+        value = self.values.get(column)
+        if value is None:
+            return {}
+        if not isinstance(value, dict):
+            raise self.wrong(column, "is no object", "write a JSON object")
+        return value
+
     def rows(self, column: str) -> Iterator[Row]:
         """The objects of a list as rows of their own, with this row's number."""
         value = self.raw(column)

@@ -40,10 +40,14 @@ class MixtureSet(Section):
 
 
 class MixtureSettings(Section):
-    """Several training sets as one. `splits` are those that the mixture keeps."""
+    """Several training sets as one. `splits` are the published ones that the mixture keeps.
+
+    `test_fraction` of each set's training tasks is held out as its test split, unless the command line has a test_fraction.
+    """
 
     name: str
     splits: tuple[Split, ...] = Field(strict=False, min_length=1)
+    test_fraction: HeldOut
     sets: dict[str, MixtureSet] = Field(min_length=1)
 
     @model_validator(mode="after")
@@ -66,7 +70,11 @@ def check_prepare(settings: Mapping[str, Any]) -> PrepareConfig:
     if "sets" in config.dataset:
         mixture = check_settings(MixtureSettings, config.dataset, "dataset.")
         for name, member in mixture.sets.items():
-            converter_settings(member.settings, f"dataset.sets.{name}.settings.")
+            checked = converter_settings(member.settings, f"dataset.sets.{name}.settings.")
+            if get_converter(checked.name).CARD.confidential:
+                raise ConfigError(
+                    f"dataset.sets.{name} is confidential and must never be trained on; leave it out with ~dataset.sets.{name}."
+                )
     else:
         converter_settings(config.dataset, "dataset.")
     return config

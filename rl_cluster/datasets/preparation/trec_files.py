@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -25,17 +26,23 @@ class Judgement:
 
 
 def read_qrels(source: Source, file: SourceFile) -> Iterator[Judgement]:
-    """`query Q0 document grade` (TREC), or `query document grade` with a header (BEIR). Raises DataError for another line."""
+    """`query Q0 document grade` (TREC), or `query document grade` with a header (BEIR).
+
+    Raises DataError for another line, and for a grade that is not finite.
+    """
     for number, line in read_lines(source, file):
         cells = _decoded(file, number, line).split()
-        if len(cells) == 3 and number == 1 and not _is_number(cells[2]):
+        grade = _number(cells[-1]) if cells else None
+        if len(cells) == 3 and number == 1 and grade is None:
             continue
-        if len(cells) not in (3, 4) or not _is_number(cells[-1]):
+        if len(cells) not in (3, 4) or grade is None:
             shown = line.decode("utf-8", "replace").strip()[:80]
             raise DataError(
                 f"{file.name}: row {number}: {shown!r} is no judgement; write `query Q0 document grade`, or download it again."
             )
-        yield Judgement(cells[0], cells[-2], float(cells[-1]))
+        if not math.isfinite(grade):
+            raise DataError(f"{file.name}: row {number}: the grade {cells[-1]!r} is not finite; write a number.")
+        yield Judgement(cells[0], cells[-2], grade)
 
 
 def read_topics(source: Source, file: SourceFile) -> Iterator[tuple[str, str]]:
@@ -68,9 +75,8 @@ def _decoded(file: SourceFile, number: int, line: bytes) -> str:
         raise DataError(f"{file.name}: row {number} is no UTF-8 ({error.reason}); save the file as UTF-8.") from error
 
 
-def _is_number(text: str) -> bool:
+def _number(text: str) -> float | None:
     try:
-        float(text)
+        return float(text)
     except ValueError:
-        return False
-    return True
+        return None

@@ -5,7 +5,9 @@ from __future__ import annotations
 import hashlib
 import random
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Container, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from contextvars import ContextVar
 from dataclasses import dataclass
 from typing import Any, Protocol
 
@@ -14,7 +16,10 @@ from rl_cluster.datasets.task import Document, Task
 from rl_cluster.environments.hits import FoundDocument
 from rl_cluster.environments.search import SearchEnvironmentSettings
 from rl_cluster.environments.search_tools import ReadPart
-from rl_cluster.episodes.formats.base import ParsedReply, ToolSpec
+from rl_cluster.episodes.formats.base import ParsedReply, ToolFormat, ToolSpec
+
+_NOTED: ContextVar[list[str]] = ContextVar("noted")
+"""What drifts did to the searches of the block around it. Many episodes share one client, each in a task of its own."""
 
 
 class NoSettings(Section):
@@ -52,6 +57,24 @@ class Asked:
     snippets: bool
 
 
+@contextmanager
+def noted_injections() -> Iterator[list[str]]:
+    """The kinds of what drifts put in the way of the searches inside this block, as they happen."""
+    noted: list[str] = []
+    token = _NOTED.set(noted)
+    try:
+        yield noted
+    finally:
+        _NOTED.reset(token)
+
+
+def note_injection(kind: str) -> None:
+    """Tells the block of `noted_injections` around the search, if there is one."""
+    noted = _NOTED.get(None)
+    if noted is not None:
+        noted.append(kind)
+
+
 class ChangedSearch:
     """A client in front of another one; what a drift leaves as it is goes through. A drift of searches overrides `answer`."""
 
@@ -71,6 +94,10 @@ class ChangedSearch:
 
     async def answer(self, asked: Asked) -> list[FoundDocument]:
         """What the agent is given."""
+        return await self.unchanged(asked)
+
+    async def unchanged(self, asked: Asked) -> list[FoundDocument]:
+        """What it would be given without the drift."""
         return await self.inner.search(asked.tool, asked.query, asked.k, asked.excluded, asked.filters, asked.snippets)
 
     async def read(self, doc_id: str, part: int, excluded: tuple[str, ...]) -> ReadPart:
@@ -90,12 +117,11 @@ class SometimesChanged(ChangedSearch):
     async def answer(self, asked: Asked) -> list[FoundDocument]:
         self.times[asked.tool, asked.query] += 1  # the same query may be let through the next time
         chance = random_of(self.seed, self.kind, asked.tool, asked.query, self.times[asked.tool, asked.query])
-        if chance.random() < self.rate:
-            await self.change(asked)
-        return await super().answer(asked)
+        return await (self.changed(asked) if chance.random() < self.rate else self.unchanged(asked))
 
-    async def change(self, asked: Asked) -> None:
-        """Happens before the search; what it raises, the agent meets."""
+    async def changed(self, asked: Asked) -> list[FoundDocument]:
+        """What the agent is given, or meets where it is raised; calls `note_injection`."""
+        raise NotImplementedError
 
 
 class Drift:
@@ -112,11 +138,15 @@ class Drift:
         """One line for the report."""
         return "nothing is changed"
 
-    def documents(self, documents: Sequence[Document], seed: int) -> Sequence[Document]:
-        """The collection that is searched."""
+    def applies_to(self, tool_format: ToolFormat | None) -> bool:
+        """Whether a system can meet the change at all; `tool_format` is None for one that reads no tools and writes no calls."""
+        return True
+
+    def documents(self, documents: Sequence[Document], taken: Container[str], seed: int) -> Sequence[Document]:
+        """The collection that is searched; `taken` holds the ids of its documents and of those that questions name."""
         return documents
 
-    def tasks(self, tasks: Sequence[Task], seed: int) -> Sequence[Task]:
+    def tasks(self, tasks: Sequence[Task], taken: Container[str], seed: int) -> Sequence[Task]:
         """The questions, whose gains may name other documents now; their ids stay, since pairs are made by them."""
         return tasks
 
@@ -124,8 +154,8 @@ class Drift:
         """The environment's settings."""
         return settings
 
-    def tools(self, tools: list[ToolSpec], shows_schema: bool) -> list[ToolSpec]:
-        """The tools as the agent is told of them; `shows_schema` is False for a format that shows no arguments."""
+    def tools(self, tools: list[ToolSpec]) -> list[ToolSpec]:
+        """The tools as the agent is told of them."""
         return tools
 
     def reply(self, reply: ParsedReply) -> ParsedReply:
@@ -135,6 +165,15 @@ class Drift:
     def client(self, client: EvaluationSearch, doc_ids: Sequence[str], seed: int) -> EvaluationSearch:
         """The search service as the agent meets it."""
         return client
+
+
+def free_id(wanted: str, taken: Container[str]) -> str:
+    """`wanted`, or the first of `wanted-2`, `wanted-3` and so on that is not taken."""
+    found, number = wanted, 1
+    while found in taken:
+        number += 1
+        found = f"{wanted}-{number}"
+    return found
 
 
 def random_of(seed: int, *parts: object) -> random.Random:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Container, Sequence
+from dataclasses import replace
 from typing import Annotated
 
 from pydantic import Field
@@ -23,14 +24,15 @@ class Drift(base.Drift):
     def description(self) -> str:
         return f"{self.settings.factor} distractors for each document, mixed from the texts of others"
 
-    def documents(self, documents: Sequence[Document], seed: int) -> Sequence[Document]:
+    def documents(self, documents: Sequence[Document], taken: Container[str], seed: int) -> Sequence[Document]:
         """Each distractor has the title of one document and halves of the texts of two others, all by chance."""
         grown = list(documents)
         for number in range(self.settings.factor * len(documents)):
             rng = base.random_of(seed, "distractor", number)
             named, first, second = (documents[rng.randrange(len(documents))] for _ in range(3))
             text = f"{_half(first.text, 0)} {_half(second.text, 1)}"
-            grown.append(Document(f"distractor-{number}", named.title, text, dict(first.metadata)))
+            doc_id = base.free_id(f"distractor-{number}", taken)
+            grown.append(replace(first, doc_id=doc_id, title=named.title, text=text))
         return grown
 
 

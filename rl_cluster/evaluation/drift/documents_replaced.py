@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Container, Sequence
 from dataclasses import replace
 from typing import Annotated
 
@@ -24,12 +24,14 @@ class Drift(base.Drift):
     def description(self) -> str:
         return f"{self.settings.share:.0%} of the documents are replaced by newer versions under new ids"
 
-    def documents(self, documents: Sequence[Document], seed: int) -> Sequence[Document]:
-        return [self._newer(document) if self._replaced(document.doc_id, seed) else document for document in documents]
+    def documents(self, documents: Sequence[Document], taken: Container[str], seed: int) -> Sequence[Document]:
+        return [
+            _newer(document, taken) if self._replaced(document.doc_id, seed) else document for document in documents
+        ]
 
-    def tasks(self, tasks: Sequence[Task], seed: int) -> Sequence[Task]:
+    def tasks(self, tasks: Sequence[Task], taken: Container[str], seed: int) -> Sequence[Task]:
         def renamed(doc_id: str) -> str:
-            return _new_id(doc_id) if self._replaced(doc_id, seed) else doc_id
+            return _new_id(doc_id, taken) if self._replaced(doc_id, seed) else doc_id
 
         return [
             replace(
@@ -43,10 +45,12 @@ class Drift(base.Drift):
     def _replaced(self, doc_id: str, seed: int) -> bool:
         return base.random_of(seed, "replaced", doc_id).random() < self.settings.share
 
-    def _newer(self, document: Document) -> Document:
-        text = f"New version, replaces {document.doc_id}. {document.text}"
-        return replace(document, doc_id=_new_id(document.doc_id), title=f"{document.title} (new version)", text=text)
+
+def _newer(document: Document, taken: Container[str]) -> Document:
+    text = f"New version, replaces {document.doc_id}. {document.text}"
+    doc_id = _new_id(document.doc_id, taken)
+    return replace(document, doc_id=doc_id, title=f"{document.title} (new version)", text=text)
 
 
-def _new_id(doc_id: str) -> str:
-    return f"{doc_id}-v2"
+def _new_id(doc_id: str, taken: Container[str]) -> str:
+    return base.free_id(f"{doc_id}-v2", taken)

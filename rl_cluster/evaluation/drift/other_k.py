@@ -9,6 +9,7 @@ from pydantic import Field
 
 from rl_cluster.config import Section
 from rl_cluster.environments.search import SearchEnvironmentSettings
+from rl_cluster.episodes.formats.base import ToolFormat
 from rl_cluster.evaluation.drift import base
 
 
@@ -22,6 +23,9 @@ class Drift(base.Drift):
     @property
     def description(self) -> str:
         return f"a search shows {self.settings.k} hits"
+
+    def applies_to(self, tool_format: ToolFormat | None) -> bool:
+        return tool_format is not None
 
     def environment(self, settings: SearchEnvironmentSettings) -> SearchEnvironmentSettings:
         return replace(settings, k=self.settings.k, max_k=max(settings.max_k, self.settings.k))

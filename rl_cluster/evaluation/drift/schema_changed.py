@@ -1,11 +1,11 @@
-"""The arguments of the tools have other names. A format that shows no arguments, as `plain`, is left as it is."""
+"""The arguments of the tools have other names. It does not apply to a format that shows no arguments, such as `plain`."""
 
 from __future__ import annotations
 
 from dataclasses import replace
 
 from rl_cluster.config import Section
-from rl_cluster.episodes.formats.base import ParsedReply, ToolSpec
+from rl_cluster.episodes.formats.base import ParsedReply, ToolFormat, ToolSpec
 from rl_cluster.evaluation.drift import base
 
 
@@ -20,9 +20,10 @@ class Drift(base.Drift):
     def description(self) -> str:
         return "arguments renamed: " + ", ".join(f"{old} to {new}" for old, new in self.settings.arguments.items())
 
-    def tools(self, tools: list[ToolSpec], shows_schema: bool) -> list[ToolSpec]:
-        if not shows_schema:
-            return tools
+    def applies_to(self, tool_format: ToolFormat | None) -> bool:
+        return tool_format is not None and tool_format.uses_template_tools
+
+    def tools(self, tools: list[ToolSpec]) -> list[ToolSpec]:
         changed = []
         for tool in tools:
             parameters = dict(tool.parameters)

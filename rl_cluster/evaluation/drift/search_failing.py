@@ -5,9 +5,12 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from rl_cluster.config import Fraction, Section
+from rl_cluster.environments.hits import FoundDocument
 from rl_cluster.errors import SearchRequestError
 from rl_cluster.evaluation.drift import base
-from rl_cluster.evaluation.records import INJECTED
+
+INJECTED = "(injected)"
+"""Ends the text of a failure, so that nobody who reads an episode takes it for one of the service."""
 
 
 class Settings(Section):
@@ -26,5 +29,6 @@ class Drift(base.Drift):
 
 
 class _Failing(base.SometimesChanged):
-    async def change(self, asked: base.Asked) -> None:
+    async def changed(self, asked: base.Asked) -> list[FoundDocument]:
+        base.note_injection(self.kind)
         raise SearchRequestError(f"{asked.tool} did not answer, try again {INJECTED}")

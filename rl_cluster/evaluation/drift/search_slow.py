@@ -1,4 +1,4 @@
-"""Some searches take longer."""
+"""Some searches take longer; they are counted, and change nothing that the agent is shown."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ from typing import Annotated
 from pydantic import Field
 
 from rl_cluster.config import Fraction, Seconds, Section
+from rl_cluster.environments.hits import FoundDocument
 from rl_cluster.evaluation.drift import base
 
 
@@ -33,5 +34,8 @@ class _Slow(base.SometimesChanged):
         super().__init__(client, "slow", settings.rate, seed)
         self.delay_s = settings.delay_s
 
-    async def change(self, asked: base.Asked) -> None:
+    async def changed(self, asked: base.Asked) -> list[FoundDocument]:
         await asyncio.sleep(self.delay_s)
+        found = await self.unchanged(asked)
+        base.note_injection(self.kind)  # a query that the service refuses is the agent's fault, late or not
+        return found

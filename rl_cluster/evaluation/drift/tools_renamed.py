@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from rl_cluster.config import Section
-from rl_cluster.episodes.formats.base import ParsedReply, ToolSpec
+from rl_cluster.episodes.formats.base import ParsedReply, ToolFormat, ToolSpec
 from rl_cluster.evaluation.drift import base
 
 
@@ -20,7 +20,10 @@ class Drift(base.Drift):
     def description(self) -> str:
         return "tools renamed: " + ", ".join(f"{old} to {new}" for old, new in self.settings.names.items())
 
-    def tools(self, tools: list[ToolSpec], shows_schema: bool) -> list[ToolSpec]:
+    def applies_to(self, tool_format: ToolFormat | None) -> bool:
+        return tool_format is not None
+
+    def tools(self, tools: list[ToolSpec]) -> list[ToolSpec]:
         return [replace(tool, name=self.settings.names.get(tool.name, tool.name)) for tool in tools]
 
     def reply(self, reply: ParsedReply) -> ParsedReply:

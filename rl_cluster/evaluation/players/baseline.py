@@ -7,8 +7,10 @@ import uuid
 from dataclasses import dataclass
 
 from rl_cluster.datasets.task import Task
+from rl_cluster.episodes.formats.base import ToolFormat
 from rl_cluster.episodes.trajectory import ToolCall, Trajectory, Turn
 from rl_cluster.errors import Outcome, SearchRequestError
+from rl_cluster.evaluation.drift.base import noted_injections
 from rl_cluster.evaluation.world import World
 
 DEPTH = 100
@@ -21,18 +23,20 @@ class Baseline:
 
     tool: str
     concurrency: int = 1
+    tool_format: ToolFormat | None = None
 
     async def play(self, world: World, task: Task, number: int) -> Trajectory:
         started = time.time()
         error, found, observation = None, [], ""
-        try:
-            found = await world.client.search(self.tool, task.prompt, DEPTH, task.excluded, snippets=False)
-            observation = " ".join(document.doc_id for document in found[:SHOWN]) or "nothing found"
-        except SearchRequestError as refused:
-            error = str(refused)
+        with noted_injections() as noted:
+            try:
+                found = await world.client.search(self.tool, task.prompt, DEPTH, task.excluded, snippets=False)
+                observation = " ".join(document.doc_id for document in found[:SHOWN]) or "nothing found"
+            except SearchRequestError as refused:
+                error = str(refused)
         ids = [document.doc_id for document in found]
-        call = ToolCall(self.tool, {"query": task.prompt}, error)
-        turn = Turn([], [], [], [], tool_calls=[call], observations=[observation], found_ids=ids, started_at=started)
+        call = ToolCall(self.tool, {"query": task.prompt}, error, tuple(ids), bool(noted))
+        turn = Turn([], [], [], [], tool_calls=[call], observations=[observation], started_at=started)
         return Trajectory(
             trajectory_id=uuid.uuid4().hex,
             task_id=task.task_id,

@@ -2,7 +2,8 @@
 
 Tools go out in the request where the endpoint knows them (`tools: native`), otherwise the plain format is explained in the
 system prompt. The key comes from an environment variable and is never written anywhere; answers that say "later" (429) or
-fail (5xx, no connection) are asked again with growing pauses, everything else is one typed error.
+fail (5xx, no connection) are asked again with growing pauses, everything else is one typed error. An episode that the model's
+context has no room for ends the evaluation: it would fail again, and so would others.
 """
 
 from __future__ import annotations
@@ -29,6 +30,7 @@ from rl_cluster.evaluation.world import World
 UNKNOWN_ID = -1
 """Stands for each token that an endpoint counted, whose id it does not say."""
 MAX_PAUSE_S = 30.0
+_TOO_LONG = ("context_length_exceeded", "context length", "context size", "context window")
 
 
 class _Native:
@@ -56,13 +58,17 @@ class _Reply:
 
 
 class Endpoint:
-    """Raises ConfigError at once where the variable of the key is not set."""
+    """Raises ConfigError at once where the address is none or the variable of the key is not set.
+
+    `check` and `play` raise it where the context of the model is too short for what it is asked.
+    """
 
     def __init__(self, connection: Connection, temperature: float, max_tokens: int) -> None:
         self.connection = connection
         self.temperature = temperature
         self.max_tokens = max_tokens
         self.concurrency = connection.concurrency
+        _check_address(connection.url)
         headers = {}
         if connection.key_variable is not None:
             key = os.environ.get(connection.key_variable, "")
@@ -129,7 +135,7 @@ class Endpoint:
             asked = reply.message.get("tool_calls") or []
             parsed = self._parsed(text, asked, environment.tools)
             result = await environment.step(parsed)
-            turn.tool_calls, turn.found_ids = result.calls, result.found_ids
+            turn.tool_calls = result.calls
             if result.outcome is not None:
                 trajectory.outcome, trajectory.ranking = result.outcome, result.ranking
                 return
@@ -178,6 +184,12 @@ class Endpoint:
                 if response.status_code == httpx.codes.OK:
                     return _read(response, url)
                 problem = f"it answered {response.status_code}"
+                if _says_too_long(response):
+                    raise ConfigError(
+                        f"{url}: the context of {connection.model} has no room for an episode: {_excerpt(response, 200)}; lower "
+                        "environment.max_turns, environment.k, search.snippet_words or the system's max_tokens, or choose a model with a "
+                        "longer context."
+                    )
                 if response.status_code != httpx.codes.TOO_MANY_REQUESTS and response.status_code < 500:
                     raise EndpointError(f"{url}: {problem}: {_excerpt(response)}; correct url, model or key.")
                 wait = _retry_after(response, wait)
@@ -216,6 +228,22 @@ def _read(response: httpx.Response, url: str) -> _Reply:
         ) from error
 
 
+def _check_address(url: str) -> None:
+    try:
+        host, problem = httpx.URL(url).host, "it names no host"
+    except httpx.InvalidURL as error:
+        host, problem = "", str(error)
+    if not host:
+        raise ConfigError(f"url={url} is no address ({problem}); write it as https://HOST:PORT/v1.")
+
+
+def _says_too_long(response: httpx.Response) -> bool:
+    """Whether a refusal is about the length of the conversation: OpenAI has a code for it, vLLM and others say it in words."""
+    text = response.text.lower()
+    refused = response.status_code in (httpx.codes.BAD_REQUEST, httpx.codes.REQUEST_ENTITY_TOO_LARGE)
+    return refused and any(words in text for words in _TOO_LONG)
+
+
 def _retry_after(response: httpx.Response, otherwise: float) -> float:
     """Seconds that the endpoint asks to wait, at most MAX_PAUSE_S."""
     try:
@@ -224,5 +252,5 @@ def _retry_after(response: httpx.Response, otherwise: float) -> float:
         return otherwise
 
 
-def _excerpt(response: httpx.Response) -> str:
-    return repr(" ".join(response.text.split())[:120])
+def _excerpt(response: httpx.Response, letters: int = 120) -> str:
+    return repr(" ".join(response.text.split())[:letters])

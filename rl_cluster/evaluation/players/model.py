@@ -12,6 +12,7 @@ from rl_cluster.datasets.task import Document, Task
 from rl_cluster.environments.search import SearchEnvironmentSettings
 from rl_cluster.episodes.episode import EpisodeLimits, EpisodeParts, Sampler, run_episode
 from rl_cluster.episodes.formats import detect_format, get_format
+from rl_cluster.episodes.formats.base import ToolFormat
 from rl_cluster.episodes.rendering import ChatRenderer
 from rl_cluster.episodes.sizing import measure_episode
 from rl_cluster.episodes.trajectory import Trajectory
@@ -24,11 +25,11 @@ RETRY_PAUSE_S = 1.0
 
 @dataclass
 class Model:
-    """Retries what the infrastructure failed, up to `retries` times."""
+    """Retries what the infrastructure failed, up to `retries` times. `format_name`: a tool format, or `auto`."""
 
     sampler: Sampler
     tokenizer: Any
-    tool_format: str
+    format_name: str
     limits: EpisodeLimits
     concurrency: int
     retries: int
@@ -36,15 +37,19 @@ class Model:
     parts: EpisodeParts = field(init=False)
 
     def __post_init__(self) -> None:
-        name = detect_format(self.tokenizer.chat_template or "") if self.tool_format == "auto" else self.tool_format
+        name = detect_format(self.tokenizer.chat_template or "") if self.format_name == "auto" else self.format_name
         format_ = get_format(name)
         renderer = ChatRenderer(self.tokenizer, format_.observation_role, format_.uses_template_tools)
         self.parts = EpisodeParts(self.sampler, renderer, format_, get_reward("ndcg"), "", self.name)
 
+    @property
+    def tool_format(self) -> ToolFormat:
+        return self.parts.tool_format
+
     async def play(self, world: World, task: Task, number: int) -> Trajectory:
         attempt = 0
         while True:
-            environment = world.episode(task, self.parts.tool_format)
+            environment = world.episode(task, self.tool_format)
             group = f"{task.task_id}:{number}"
             trajectory = await run_episode(self.parts, task, environment, self.limits, group, attempt)
             retried = trajectory.outcome in (Outcome.TOOL_TIMEOUT, Outcome.TOOL_UNAVAILABLE, Outcome.ENGINE_ERROR)

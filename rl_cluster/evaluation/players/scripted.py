@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import time
 import uuid
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from rl_cluster.datasets.task import Task
 from rl_cluster.environments.scripted_searcher import scripted_search
 from rl_cluster.episodes.formats import get_format
+from rl_cluster.episodes.formats.base import ToolFormat
 from rl_cluster.episodes.trajectory import Trajectory, Turn
 from rl_cluster.errors import Outcome
 from rl_cluster.evaluation.world import World
@@ -19,10 +20,10 @@ class Scripted:
     """Speaks the plain format, as the demonstrations do."""
 
     concurrency: int = 1
+    tool_format: ToolFormat = field(default_factory=lambda: get_format("plain"))
 
     async def play(self, world: World, task: Task, number: int) -> Trajectory:
-        tool_format = get_format("plain")
-        environment = world.episode(task, tool_format)
+        environment = world.episode(task, self.tool_format)
         script = scripted_search(task.prompt, world.environment.k)
         trajectory = Trajectory(
             trajectory_id=uuid.uuid4().hex,
@@ -37,13 +38,13 @@ class Scripted:
         while trajectory.outcome is Outcome.CANCELLED:
             try:
                 call = next(script) if observation is None else script.send(observation)
-                text = tool_format.write_call(call.tool, {"query": call.query})
+                text = self.tool_format.write_call(call.tool, {"query": call.query})
             except StopIteration as stop:
                 text = "answer: " + " ".join(stop.value)
             turn = Turn([], [], [], [], text=text, started_at=time.time())
             trajectory.turns.append(turn)
-            result = await environment.step(tool_format.parse(text, environment.tools))
-            turn.tool_calls, turn.found_ids = result.calls, result.found_ids
+            result = await environment.step(self.tool_format.parse(text, environment.tools))
+            turn.tool_calls = result.calls
             if result.outcome is not None:
                 trajectory.outcome, trajectory.ranking = result.outcome, result.ranking
             else:

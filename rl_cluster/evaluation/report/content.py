@@ -24,8 +24,8 @@ class ReportContent:
     """`comparison` is that of `comparison.compare_systems`; its first pair is what the report is about.
 
     history: metrics by training step, each with `step`; validations: `step`, `mean`, `low`, `high` of the external metric.
-    questions: see `question_views`. drifts: one entry per drift with `name`, `description` and the paired difference to the
-    undisturbed run by system.
+    questions: see `question_views`. drifts: one entry per drift with `name`, `description`, the paired difference to the
+    undisturbed run by system in `systems`, and in `does_not_apply` the systems that cannot meet it.
     """
 
     title: str

@@ -17,6 +17,7 @@ def report_markdown(content: ReportContent) -> str:
     for pair in content.comparison["pairs"]:
         parts += ["", f"## {plain(pair['name'])}", "", *_published_layout(content, pair), "", *_paired(pair)]
     parts += ["", "## Systems", "", *_systems(content.comparison["systems"])]
+    parts += [line for note in content.comparison["notes"] for line in ("", plain(note))]
     if content.comparison["repeats"]:
         parts += ["", "## Repeats over seeds", "", *_repeats(content.comparison["repeats"])]
     if content.drifts:
@@ -100,6 +101,10 @@ def _drifts(drifts: Sequence[Mapping[str, Any]]) -> list[str]:
                 f"| {plain(drift['name'])} | {plain(system)} | {with_interval(part['ndcg@10'], part['ci95'], '{:+.3f}')} | "
                 f"{p_value(part.get('p_holm', part['p']))} | {plain(drift['description'])} |"
             )
+        lines += [
+            f"| {plain(drift['name'])} | {plain(system)} | does not apply | - | {plain(drift['description'])} |"
+            for system in drift["does_not_apply"]
+        ]
     return lines
 
 
