@@ -110,17 +110,20 @@ def test_job_asynchronous_then_resumed_trains_each_group_once_within_the_age_bou
     assert sorted(trained.values()) == [1, 1, 2, 2, 3, 3]
 
 
-def test_job_synchronous_with_worker_killed_replaces_it_and_trains_age_zero(
+def test_job_synchronous_over_two_corpora_with_worker_killed_replaces_it_and_trains_age_zero(
     tmp_path: Path, tiny_model: Path, small_tables: Path
 ) -> None:
     import ray
 
+    from tests.helpers.small_data import write_two_corpora
+
+    tables = write_two_corpora(small_tables, tmp_path / "tables")
     output = tmp_path / "synchronous"
     coordinator, result = start(
         job(
             output,
             tiny_model,
-            small_tables,
+            tables,
             "training.max_steps=3",
             "staleness.max_steps_off_policy=0",
             "tracking=none",
@@ -132,6 +135,7 @@ def test_job_synchronous_with_worker_killed_replaces_it_and_trains_age_zero(
     report: Any = ray.get(result, timeout=300)
     texts = [event.get("text", "") for event in events(coordinator)]
     ray.kill(coordinator)
+    assert any("search service is up" in text and "2 indexes" in text for text in texts)
     assert any("is lost" in text for text in texts)
     assert any("is started again" in text for text in texts)
     assert report["steps"] == 3
