@@ -88,6 +88,7 @@ def timed_update(trajectories: int, per_turn: bool, gradients: str) -> dict[str,
     import torch
 
     rank, rows = learner(2048, checkpointing=False), rows_of(trajectories, per_turn)
+    record_log_probs(rank, rows, rows_of(trajectories, per_turn=False))
     rank.update(rows[:1], update_settings())
     step, kept = rank._step, {}
 
@@ -102,6 +103,24 @@ def timed_update(trajectories: int, per_turn: bool, gradients: str) -> dict[str,
     seconds = time.perf_counter() - started
     torch.save(kept, gradients)
     return {"seconds": seconds, "tokens": float(sum(len(row) for row in rows))}
+
+
+def record_log_probs(rank: Any, rows: list[Any], merged: list[Any]) -> None:
+    """Gives the sampled tokens of `rows` the model's own log-probs, as a sampler would have recorded them, from the merged rows."""
+    import torch
+
+    from rl_cluster.learning.policy import inputs_from_micro_batch
+    from rl_cluster.sequences.batching import MicroBatch
+
+    recorded: dict[str, np.ndarray] = {}
+    with torch.no_grad():
+        for row in merged:
+            inputs = inputs_from_micro_batch(MicroBatch([row], 0), [1.0], [0])
+            recorded[row.trajectory_id] = rank.engine.module(inputs)[0].numpy()
+    for row in rows:
+        count = row.num_trained
+        row.behaviour_logprobs[row.loss_mask] = recorded[row.trajectory_id][:count]
+        recorded[row.trajectory_id] = recorded[row.trajectory_id][count:]
 
 
 def bare_update(trajectories: int, onednn: bool) -> dict[str, float]:
