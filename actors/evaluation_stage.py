@@ -16,11 +16,11 @@ from actors.rollout_pool import RolloutPool
 from actors.run_parts import episode_limits
 from rl_cluster.config import Config
 from rl_cluster.datasets.task import Task
+from rl_cluster.episodes.logprobs import logprob_metrics, sampled_logprobs
 from rl_cluster.episodes.trajectory import Trajectory
 from rl_cluster.evaluation.external import get_external_metric
 from rl_cluster.evaluation.report import first_views
 from rl_cluster.evaluation.summary import EpisodeRecord
-from rl_cluster.tracking.evaluation_metrics import logprob_metrics, sampled_logprobs
 from rl_cluster.tracking.report import RunReport
 from rl_cluster.tracking.run_tracker import RunTracker
 

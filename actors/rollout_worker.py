@@ -11,7 +11,7 @@ import asyncio
 import contextlib
 import os
 import time
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -83,7 +83,6 @@ class RolloutWorker:
             renderer=self.renderer,
             tool_format=self.tool_format,
             reward=get_reward(settings.reward),
-            index_id="",
             worker=self.worker_id,
         )
         await self.sync.register.remote(self.worker_id)
@@ -151,7 +150,7 @@ class RolloutWorker:
     async def _episode(self, group_id: str, task: Task, limits: EpisodeLimits) -> Trajectory:
         settings = self.settings
         client = self.clients.over(task.corpus)
-        parts = replace(self.parts, index_id=settings.index_ids[task.corpus])
+        index_id = settings.index_ids[task.corpus]
         attempt = 0
         while True:
             environment = SearchEnvironment(task, settings.environment, self.tool_format, client)
@@ -159,7 +158,7 @@ class RolloutWorker:
             try:
                 trajectory = await within(
                     settings.rollout_timeout,
-                    run_episode(parts, task, environment, limits, group_id, attempt),
+                    run_episode(self.parts, task, environment, limits, group_id, attempt, index_id),
                 )
             except TimeoutError:
                 trajectory = Trajectory(
@@ -169,7 +168,7 @@ class RolloutWorker:
                     turns=[],
                     outcome=Outcome.CANCELLED,
                     attempt=attempt,
-                    index_id=parts.index_id,
+                    index_id=index_id,
                     worker=self.worker_id,
                     started_at=started,
                     finished_at=time.time(),

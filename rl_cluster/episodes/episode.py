@@ -41,14 +41,19 @@ class EpisodeParts:
     renderer: ChatRenderer
     tool_format: ToolFormat
     reward: Reward
-    index_id: str
     worker: str
 
 
 async def run_episode(
-    parts: EpisodeParts, task: Task, environment: Environment, limits: EpisodeLimits, group_id: str, attempt: int
+    parts: EpisodeParts,
+    task: Task,
+    environment: Environment,
+    limits: EpisodeLimits,
+    group_id: str,
+    attempt: int,
+    index_id: str,
 ) -> Trajectory:
-    """Plays one episode to its end. Failures of engine or tools become typed outcomes; cancelling it cancels all."""
+    """Plays one episode to its end; `index_id` is that of the index it searches. Failures of engine or tools become typed outcomes; cancelling it cancels all."""
     trajectory = Trajectory(
         trajectory_id=uuid.uuid4().hex,
         task_id=task.task_id,
@@ -56,7 +61,7 @@ async def run_episode(
         turns=[],
         outcome=Outcome.CANCELLED,
         attempt=attempt,
-        index_id=parts.index_id,
+        index_id=index_id,
         worker=parts.worker,
         started_at=time.time(),
     )

@@ -10,11 +10,11 @@ import numpy as np
 
 from rl_cluster.algorithms.advantages import get_advantage
 from rl_cluster.algorithms.types import AdvantageSettings, EpisodeBatch, TokenAdvantages
+from rl_cluster.episodes.logprobs import logprob_metrics
 from rl_cluster.episodes.trajectory import Trajectory
 from rl_cluster.errors import LearnerError
 from rl_cluster.sequences.extension import rows_from_trajectory, set_advantages
 from rl_cluster.sequences.row import TrainingRow
-from rl_cluster.tracking.evaluation_metrics import logprob_metrics
 
 
 @dataclass

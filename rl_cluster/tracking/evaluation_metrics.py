@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from rl_cluster.episodes.trajectory import Trajectory
+from rl_cluster.episodes.logprobs import spread
 from rl_cluster.evaluation.metrics import pass_at_k, pass_power_k
 from rl_cluster.evaluation.summary import EpisodeRecord
 
@@ -24,7 +24,7 @@ def reward_metrics(records: Sequence[EpisodeRecord], prefix: str) -> dict[str, f
     for record, reward in zip(records, rewards, strict=True):
         groups.setdefault((record.dataset, record.task_id), []).append(float(reward))
     solved = [record.score >= SUCCESS_THRESHOLD for record in records]
-    metrics = {f"{prefix}/reward/{name}": value for name, value in _spread(rewards).items()}
+    metrics = {f"{prefix}/reward/{name}": value for name, value in spread(rewards).items()}
     metrics |= {
         f"{prefix}/reward/zero_frac": float((rewards == 0).mean()),
         f"{prefix}/reward/pass_at_1": pass_at_k(len(records), sum(solved), 1),
@@ -35,39 +35,10 @@ def reward_metrics(records: Sequence[EpisodeRecord], prefix: str) -> dict[str, f
         f"{prefix}/reward/rollouts_per_prompt": len(records) / len(groups),
         f"{prefix}/reward/success_threshold": SUCCESS_THRESHOLD,
     }
-    within = [_spread(np.array(values)) for values in groups.values()]
+    within = [spread(np.array(values)) for values in groups.values()]
     for name in ("mean", "std", "min", "max"):
         metrics[f"{prefix}/reward/{name}_within_groups"] = float(np.mean([each[name] for each in within]))
-    turns = _spread(np.array([record.turns for record in records]))
+    turns = spread(np.array([record.turns for record in records]))
     metrics |= {f"{prefix}/turns/{name}": turns[name] for name in ("mean", "min", "max")}
-    tokens = _spread(np.array([record.sampled_tokens for record in records]))
+    tokens = spread(np.array([record.sampled_tokens for record in records]))
     return metrics | {f"{prefix}/tokens/response_{name}": value for name, value in tokens.items()}
-
-
-def logprob_metrics(logprobs: np.ndarray, prefix: str) -> dict[str, float]:
-    """`PREFIX/logprob/*` of sampled tokens [T]: those that are exactly 0 apart from the others, and those that the engine did
-    not report (NaN)."""
-    others = logprobs[(logprobs != 0) & ~np.isnan(logprobs)]
-    zeros = float((logprobs == 0).sum())
-    metrics = {
-        f"{prefix}/logprob/zero_count": zeros,
-        f"{prefix}/logprob/zero_frac": zeros / max(1, len(logprobs)),
-        f"{prefix}/logprob/missing_count": float(np.isnan(logprobs).sum()),
-    }
-    spread = _spread(others) if len(others) else dict.fromkeys(("mean", "std", "min", "max"), 0.0)
-    return metrics | {f"{prefix}/logprob/nz_{name}": value for name, value in spread.items()}
-
-
-def sampled_logprobs(trajectories: Sequence[Trajectory]) -> np.ndarray:
-    """The recorded log-probs of all sampled tokens [T]."""
-    parts = [np.asarray(turn.logprobs, dtype=np.float64) for each in trajectories for turn in each.turns]
-    return np.concatenate([*parts, np.zeros(0)])
-
-
-def _spread(values: np.ndarray) -> dict[str, float]:
-    return {
-        "mean": float(values.mean()),
-        "std": float(values.std()),
-        "min": float(values.min()),
-        "max": float(values.max()),
-    }

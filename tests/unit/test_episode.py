@@ -117,9 +117,11 @@ def run(renderer: ChatRenderer) -> Run:
         reason: str = "stop",
     ) -> tuple[Trajectory, Policy]:
         policy = Policy(renderer.tokenizer, list(replies), odd, reason)
-        parts = EpisodeParts(policy, renderer, PLAIN, get_reward("ndcg"), "index-7", "worker-3")
+        parts = EpisodeParts(policy, renderer, PLAIN, get_reward("ndcg"), "worker-3")
         environment = SearchEnvironment(TASK, settings, PLAIN, service or Service())
-        return asyncio.run(run_episode(parts, TASK, environment, limits, "group-5", attempt=2)), policy
+        return asyncio.run(
+            run_episode(parts, TASK, environment, limits, "group-5", attempt=2, index_id="index-7")
+        ), policy
 
     return play
 
@@ -298,11 +300,9 @@ def test_episode_tool_that_never_returns_is_cancelled_from_outside(renderer: Cha
             raise AssertionError
 
     async def play() -> Trajectory:
-        parts = EpisodeParts(
-            Policy(renderer.tokenizer, ["bm25_search: x"]), renderer, PLAIN, get_reward("ndcg"), "", ""
-        )
+        parts = EpisodeParts(Policy(renderer.tokenizer, ["bm25_search: x"]), renderer, PLAIN, get_reward("ndcg"), "")
         environment = SearchEnvironment(TASK, SETTINGS, PLAIN, Silent())
-        return await asyncio.wait_for(run_episode(parts, TASK, environment, LIMITS, "g", 0), 0.1)
+        return await asyncio.wait_for(run_episode(parts, TASK, environment, LIMITS, "g", 0, ""), 0.1)
 
     with pytest.raises(TimeoutError):
         asyncio.run(play())

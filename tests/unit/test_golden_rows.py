@@ -51,10 +51,10 @@ def rows_of(kind: str) -> list[dict[str, Any]]:
     thinking = THINKING if "<think>" in (template or "") or kind.startswith("hermes") else ""
     call = format_.write_call("vector_search", {"query": "north pump", "k": 2})
     policy = Policy(tokenizer, [thinking + call, call.replace("vector_search", "web_search"), "answer: d1 d2"])
-    parts = EpisodeParts(policy, renderer, format_, get_reward("ndcg"), "index", "worker")
+    parts = EpisodeParts(policy, renderer, format_, get_reward("ndcg"), "worker")
     limits = EpisodeLimits(sampling_max_tokens=64, max_sequence_length=4096, temperature=1.0, top_p=1.0)
     environment = SearchEnvironment(TASK, SETTINGS, format_, Service())
-    trajectory = asyncio.run(run_episode(parts, TASK, environment, limits, "group", attempt=0))
+    trajectory = asyncio.run(run_episode(parts, TASK, environment, limits, "group", attempt=0, index_id="index"))
     assert len(trajectory.turns) == 3
     return [
         {

@@ -7,9 +7,10 @@ import math
 import numpy as np
 import pytest
 
+from rl_cluster.episodes.logprobs import logprob_metrics
 from rl_cluster.errors import Outcome
 from rl_cluster.evaluation.summary import EpisodeRecord
-from rl_cluster.tracking.evaluation_metrics import logprob_metrics, reward_metrics
+from rl_cluster.tracking.evaluation_metrics import reward_metrics
 
 
 def record(

@@ -40,7 +40,7 @@ class Model:
         name = detect_format(self.tokenizer.chat_template or "") if self.format_name == "auto" else self.format_name
         format_ = get_format(name)
         renderer = ChatRenderer(self.tokenizer, format_.observation_role, format_.uses_template_tools)
-        self.parts = EpisodeParts(self.sampler, renderer, format_, get_reward("ndcg"), "", self.name)
+        self.parts = EpisodeParts(self.sampler, renderer, format_, get_reward("ndcg"), self.name)
 
     @property
     def tool_format(self) -> ToolFormat:
@@ -51,10 +51,9 @@ class Model:
         while True:
             environment = world.episode(task, self.tool_format)
             group = f"{task.task_id}:{number}"
-            trajectory = await run_episode(self.parts, task, environment, self.limits, group, attempt)
+            trajectory = await run_episode(self.parts, task, environment, self.limits, group, attempt, world.index_id)
             retried = trajectory.outcome in (Outcome.TOOL_TIMEOUT, Outcome.TOOL_UNAVAILABLE, Outcome.ENGINE_ERROR)
             if not retried or attempt >= self.retries:
-                trajectory.index_id = world.index_id
                 return trajectory
             attempt += 1
             await asyncio.sleep(RETRY_PAUSE_S * attempt)
