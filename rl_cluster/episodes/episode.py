@@ -75,8 +75,9 @@ async def run_episode(
         trajectory.outcome, trajectory.error = Outcome.TOOL_UNAVAILABLE, str(error)
     trajectory.finished_at = time.time()
     if not trajectory.outcome.is_infrastructure_failure:
-        trajectory.reward_components = parts.reward(task, trajectory.ranking, trajectory.outcome)
-        trajectory.reward = trajectory.reward_components["reward"]
+        rewards = parts.reward(task, trajectory)
+        trajectory.reward_components, trajectory.turn_rewards = rewards.components, rewards.by_turn
+        trajectory.reward = rewards.components["reward"]
     return trajectory
 
 

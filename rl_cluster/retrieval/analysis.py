@@ -33,6 +33,7 @@ _CHARACTERS_PER_CACHED_RUN = 16
 _RUN = re.compile(f"[{SPACED}]+(?:[-_./:][{SPACED}]+)*|[{UNSPACED}]+")
 _PART = re.compile(f"[{SPACED}]+")
 _STARTS_UNSPACED = re.compile(f"[{UNSPACED}]")
+_PUNCTUATION = ".,;:!?()[]\"'"
 _JOINED = re.compile("[-_./:]")
 _MARKED = re.compile(r"[\d_]")
 _DIGIT = re.compile(r"\d")
@@ -82,6 +83,13 @@ class Analyzer:
             return text.split()
         normal = text if text.isascii() else unicodedata.normalize("NFKC", text)
         return list(chain.from_iterable(map(self._cache.__getitem__, _RUN.findall(normal))))
+
+    def tokens_of_seldom(self, word: str) -> tuple[str, ...]:
+        """The tokens of one word without white space, which is not kept: for who keeps words with their tokens."""
+        plain = word.strip(_PUNCTUATION)
+        if plain.isascii() and plain.isalnum() and self.settings.analyzer != "whitespace":  # nearly all, hence first
+            return self._tokens_of_word(plain.lower())
+        return tuple(self.tokens(word))
 
     def _tokens_of_run(self, run: str) -> tuple[str, ...]:
         if run.isascii() and run.isalnum():  # nearly all, hence first

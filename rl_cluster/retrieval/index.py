@@ -26,7 +26,7 @@ from rl_cluster.retrieval.fusion import fuse, reordered
 from rl_cluster.retrieval.index_build import content_id
 from rl_cluster.retrieval.lexical import LexicalIndex
 from rl_cluster.retrieval.manifest import read_manifest
-from rl_cluster.retrieval.passages import passages, word_spans
+from rl_cluster.retrieval.passages import passages, words_of
 from rl_cluster.retrieval.rerank import CrossEncoderReranker, Reranker
 from rl_cluster.retrieval.self_check import check_answers
 from rl_cluster.retrieval.settings import PARTS, IndexSettings
@@ -348,9 +348,9 @@ class SearchIndex:
         text, size = document.text, self.settings.snippet_words
         parts = self.corpus.kept_parts(position, text)
         if parts is None:
-            words = word_spans(text)
+            words = words_of(text)
             start, end = best_window(text, words, tokens, self._word_tokens, size)
-            parts = passages(text, spans=words)
+            parts = passages(text, num_words=len(words))
         else:
             start, end = best_window_of_parts(text, parts, tokens, self._word_tokens, size)
         middle = (start + end) // 2

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass
-from itertools import pairwise
+from itertools import islice, pairwise
 
 from rl_cluster.retrieval.scripts import UNSPACED
 
@@ -29,17 +29,24 @@ class Passage:
     end: int
 
 
-def word_spans(text: str, start: int = 0, stop: int | None = None) -> list[tuple[int, int]]:
-    """(start, end) of each word between `start` and `stop`, in characters of the text."""
-    return [match.span() for match in _WORD.finditer(text, start, len(text) if stop is None else stop)]
+def words_of(text: str, start: int = 0, stop: int | None = None) -> list[str]:
+    """The words between `start` and `stop`, in characters of the text."""
+    return _WORD.findall(text, start, len(text) if stop is None else stop)
 
 
-def passages(text: str, max_words: int = PART_WORDS, spans: list[tuple[int, int]] | None = None) -> list[Passage]:
+def word_span(text: str, number: int, bounds: tuple[int, int]) -> tuple[int, int]:
+    """(start, end) of one of the words of `words_of` between these bounds, numbered from 0, in characters of the text."""
+    return next(islice(_WORD.finditer(text, *bounds), number, None)).span()
+
+
+def passages(text: str, max_words: int = PART_WORDS, num_words: int | None = None) -> list[Passage]:
     """The text in parts of at most `max_words` words, without gaps or overlaps; an empty text has one empty part.
 
-    A part ends with a sentence where one ends in its second half. `spans`: those of `word_spans`, where they are known.
+    A part ends with a sentence where one ends in its second half. `num_words`: of the text, where they are counted.
     """
-    spans = word_spans(text) if spans is None else spans
+    if num_words is not None and num_words <= max_words:
+        return [Passage(1, 0, len(text))]
+    spans = [match.span() for match in _WORD.finditer(text)]
     bounds = [0]
     first = 0
     while len(spans) - first > max_words:

@@ -9,12 +9,12 @@ from __future__ import annotations
 from collections.abc import Collection, Sequence
 
 from rl_cluster.retrieval.analysis import Analyzer
-from rl_cluster.retrieval.passages import LONG_TEXT, PART_WORDS, Passage, word_spans
+from rl_cluster.retrieval.passages import LONG_TEXT, PART_WORDS, Passage, word_span, words_of
 from rl_cluster.retrieval.text import clean
 
 DEFAULT_SNIPPET_WORDS = 24
 CHARACTERS_PER_WORD = 16
-_CACHED_WORDS = 8192
+_CACHED_WORDS = 16_384
 _SOUGHT_TOKENS = 32
 
 _Span = tuple[int, int]
@@ -28,7 +28,7 @@ def snippet(
     Among equal windows the first wins, moved left so that the matches stand in its middle. Words may have
     `CHARACTERS_PER_WORD * max_words` characters together; beyond that the ones farthest from a match are left out.
     """
-    start, end = best_window(text, word_spans(text), query_tokens, WordTokens(analyzer), max_words)
+    start, end = best_window(text, words_of(text), query_tokens, WordTokens(analyzer), max_words)
     return clean(text[start:end])
 
 
@@ -43,14 +43,14 @@ class WordTokens(dict[str, tuple[str, ...] | None]):
         if len(self) >= _CACHED_WORDS:
             self.clear()
         visible = clean(word)
-        tokens = self[word] = tuple(self._analyzer.tokens(visible)) if visible else None
+        tokens = self[word] = self._analyzer.tokens_of_seldom(visible) if visible else None
         return tokens
 
 
 def best_window(
-    text: str, words: list[_Span], query_tokens: Collection[str], word_tokens: WordTokens, max_words: int
+    text: str, words: list[str], query_tokens: Collection[str], word_tokens: WordTokens, max_words: int
 ) -> _Span:
-    """Where the snippet starts and ends in the text, in characters; `words`: the spans of `passages.word_spans`."""
+    """Where the snippet starts and ends in the text, in characters; `words`: those of `passages.words_of`."""
     return _window(text, (0, len(text)), words, set(query_tokens), word_tokens, max_words)[1]
 
 
@@ -64,7 +64,7 @@ def best_window_of_parts(
     """
     wanted = set(query_tokens)
     found = [
-        _window(text, (start, end), word_spans(text, start, end), wanted, word_tokens, max_words)
+        _window(text, (start, end), words_of(text, start, end), wanted, word_tokens, max_words)
         for start, end in _promising(text, parts, wanted, max_words)
     ]
     return max(found, key=lambda window: window[0])[1]  # the first among equals
@@ -92,39 +92,59 @@ def _promising(text: str, parts: Sequence[Passage], wanted: set[str], max_words:
 
 
 def _window(
-    text: str, bounds: _Span, words: list[_Span], wanted: set[str], word_tokens: WordTokens, max_words: int
+    text: str, bounds: _Span, words: list[str], wanted: set[str], word_tokens: WordTokens, max_words: int
 ) -> tuple[tuple[int, int], _Span]:
     """The best window among `words`, with how good it is; all that lies within `bounds` where every word fits."""
-    found = [word_tokens[text[start:end]] for start, end in words]
+    found = list(map(word_tokens.__getitem__, words))
+    visible: Sequence[int] = range(len(words))
     if None in found:  # a word of control characters is none
-        words = [span for span, tokens in zip(words, found, strict=True) if tokens is not None]
-    matches = [wanted.intersection(tokens) for tokens in found if tokens is not None]
-    first = _best_start(matches, max_words) if len(words) > max_words else 0
-    last = min(first + max_words, len(words))
-    inside = matches[first:last]
-    quality = len(set().union(*inside)), sum(map(bool, inside))
-    first, last = _shortened(words, matches, first, last, CHARACTERS_PER_WORD * max_words)
-    return quality, bounds if last - first == len(words) else (words[first][0], words[last - 1][1])
+        visible = [number for number, tokens in enumerate(found) if tokens is not None]
+        found = [tokens for tokens in found if tokens is not None]
+    matches = _matches(found, wanted)
+    first = _best_start(matches, len(found), max_words) if len(found) > max_words else 0
+    last = min(first + max_words, len(found))
+    inside = [tokens for place, tokens in matches.items() if first <= place < last]
+    quality = len(set().union(*inside)), len(inside)
+    lengths = [len(words[visible[place]]) for place in range(first, last)]
+    first, last = _shortened(lengths, matches, first, last, CHARACTERS_PER_WORD * max_words)
+    if last - first == len(found):
+        return quality, bounds
+    return quality, (word_span(text, visible[first], bounds)[0], word_span(text, visible[last - 1], bounds)[1])
 
 
-def _shortened(words: list[_Span], matches: list[set[str]], first: int, last: int, characters: int) -> tuple[int, int]:
-    """Those of the words `first` to `last` around the best match that have at most so many characters, at least one word."""
-    excess = sum(end - start for start, end in words[first:last]) - characters
+def _matches(found: Sequence[tuple[str, ...] | None], wanted: set[str]) -> dict[int, set[str]]:
+    """The wanted tokens of each word that has some, by the word's number, ascending."""
+    single = {(token,) for token in wanted}  # what nearly all words have: no set is made for the many that do not match
+    return {
+        place: both
+        for place, tokens in enumerate(found)
+        if tokens and (tokens in single or len(tokens) > 1) and (both := wanted.intersection(tokens))
+    }
+
+
+def _shortened(
+    lengths: Sequence[int], matches: dict[int, set[str]], first: int, last: int, characters: int
+) -> tuple[int, int]:
+    """Those of the words `first` to `last`, of these `lengths`, around the best match that have at most so many characters,
+    at least one word."""
+    excess = sum(lengths) - characters
     if excess <= 0:
         return first, last
-    anchor = max(range(first, last), key=lambda i: len(matches[i]))
-    while excess > 0 and last - first > 1:
-        if anchor - first > last - 1 - anchor:
-            gone, first = words[first], first + 1
+    anchor = max(range(first, last), key=lambda place: len(matches.get(place, ())))
+    begin, end = 0, len(lengths)
+    while excess > 0 and end - begin > 1:
+        if anchor - first - begin > end - 1 - (anchor - first):
+            excess -= lengths[begin]
+            begin += 1
         else:
-            gone, last = words[last - 1], last - 1
-        excess -= gone[1] - gone[0]
-    return first, last
+            end -= 1
+            excess -= lengths[end]
+    return first + begin, first + end
 
 
-def _best_start(matches: list[set[str]], size: int) -> int:
-    """The start of the window with the most different matches (then the most matches, then the first)."""
-    hits = [i for i, found in enumerate(matches) if found]
+def _best_start(matches: dict[int, set[str]], number: int, size: int) -> int:
+    """Where, among `number` words, the window with the most different matches starts (then the most matches, then the first)."""
+    hits = list(matches)
     best_key, best = (0, 0), None
     counts: dict[str, int] = {}
     end = 0
@@ -144,4 +164,4 @@ def _best_start(matches: list[set[str]], size: int) -> int:
         return 0
     first, last = best
     slack = size - (last - first + 1)
-    return max(0, min(first - slack // 2, len(matches) - size))
+    return max(0, min(first - slack // 2, number - size))

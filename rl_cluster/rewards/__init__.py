@@ -5,15 +5,26 @@ from __future__ import annotations
 import importlib
 import pkgutil
 from collections.abc import Callable
+from dataclasses import dataclass
 
 from rl_cluster.datasets.task import Task
-from rl_cluster.errors import ConfigError, Outcome
+from rl_cluster.episodes.trajectory import Trajectory
+from rl_cluster.errors import ConfigError
 
-Reward = Callable[[Task, list[str], Outcome], dict[str, float]]
+
+@dataclass(frozen=True)
+class Rewards:
+    """`components`, by name, of which `reward` is trained on; `by_turn`: one for each turn, which sum up to it, or None."""
+
+    components: dict[str, float]
+    by_turn: list[float] | None = None
+
+
+Reward = Callable[[Task, Trajectory], Rewards]
 
 
 def get_reward(name: str) -> Reward:
-    """The function `(task, ranking, outcome) -> components`, whose `reward` is the sum that is trained on."""
+    """The function `(task, finished trajectory) -> Rewards` of that name; ConfigError if there is none."""
     names = sorted(module.name for module in pkgutil.iter_modules(__path__))
     if name not in names:
         raise ConfigError(f"environment.reward={name!r} is unknown; choose one of {', '.join(names)}.")

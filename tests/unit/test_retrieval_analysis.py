@@ -1,4 +1,6 @@
 import pytest
+from hypothesis import example, given, settings
+from hypothesis import strategies as st
 
 from rl_cluster.errors import ConfigError
 from rl_cluster.retrieval.analysis import ANALYZERS, LONGEST_CACHED_RUN, AnalysisSettings, Analyzer
@@ -146,3 +148,14 @@ def test_lexical_default_analyzer_of_locale_finds_the_passage(locale: str) -> No
     texts, question = SAMPLE[locale]
     settings = LexicalSettings(analysis=AnalysisSettings(analyzer=analyzer_for([locale])))
     assert LexicalIndex.build(texts, settings).search(question, 1)[0][0] == 0
+
+
+@pytest.mark.parametrize("analyzer", ["en", "words", "whitespace", "hi"])
+@given(word=st.text(min_size=1, max_size=12).filter(lambda word: not any(map(str.isspace, word))))
+@example(word="(Studies),")
+@example(word="v2.3.1.")
+@example(word="PRJ-4411-B")
+@settings(max_examples=60, deadline=None)
+def test_analyzer_word_alone_gives_the_tokens_it_has_in_a_text(analyzer: str, word: str) -> None:
+    analysed = Analyzer(AnalysisSettings(analyzer=analyzer))
+    assert list(analysed.tokens_of_seldom(word)) == analysed.tokens(word)

@@ -9,7 +9,7 @@ from rl_cluster.errors import SearchRequestError
 from rl_cluster.retrieval.analysis import Analyzer
 from rl_cluster.retrieval.corpus import Corpus
 from rl_cluster.retrieval.index import IndexSettings, SearchIndex
-from rl_cluster.retrieval.passages import LONG_TEXT, passages, word_spans
+from rl_cluster.retrieval.passages import LONG_TEXT, passages, words_of
 from rl_cluster.retrieval.snippets import WordTokens, best_window, best_window_of_parts, snippet
 from rl_cluster.retrieval.text import clean
 
@@ -20,7 +20,7 @@ def test_passages_any_text_is_covered_without_gaps(text: str, size: int) -> None
     parts = passages(text, size)
     assert "".join(text[part.start : part.end] for part in parts) == text
     assert [part.number for part in parts] == list(range(1, len(parts) + 1))
-    assert all(len(word_spans(text[part.start : part.end])) <= size for part in parts)
+    assert all(len(words_of(text[part.start : part.end])) <= size for part in parts)
 
 
 def test_passages_end_with_a_sentence_where_one_ends_late() -> None:
@@ -115,12 +115,13 @@ def test_hit_in_a_long_document_analyses_a_bounded_part_and_shows_the_match(
     index = _long_index(tmp_path / "i", text)
     analysed: list[int] = []
 
-    def counted(text: str, start: int = 0, stop: int | None = None) -> list[tuple[int, int]]:
+    def counted(text: str, start: int = 0, stop: int | None = None) -> list[str]:
         analysed.append((len(text) if stop is None else stop) - start)
-        return word_spans(text, start, stop)
+        return words_of(text, start, stop)
 
-    for module in ("index", "passages", "snippets"):
-        monkeypatch.setattr(f"rl_cluster.retrieval.{module}.word_spans", counted)
+    for module in ("index", "snippets"):
+        monkeypatch.setattr(f"rl_cluster.retrieval.{module}.words_of", counted)
+    monkeypatch.setattr("rl_cluster.retrieval.index.passages", None)  # finding the parts anew takes a pass over all
     (hit,) = index.search("lexical", "restarting a boiler RB-12", 1)
     assert "restart the boiler RB-12" in hit.snippet
     assert 0 < sum(analysed) <= LONG_TEXT
@@ -157,10 +158,10 @@ def test_window_of_parts_holds_as_many_matches_as_that_of_the_whole(place: int, 
     text = " ".join(words)
     analyzer = Analyzer()
     tokens = analyzer.tokens("boiler valve")
-    whole = best_window(text, word_spans(text), tokens, WordTokens(analyzer), size)
+    whole = best_window(text, words_of(text), tokens, WordTokens(analyzer), size)
     parts = best_window_of_parts(text, passages(text, 100), tokens, WordTokens(analyzer), size)
     assert ("boiler" in text[slice(*whole)]) == ("boiler" in text[slice(*parts)])
-    assert len(word_spans(text[slice(*parts)])) <= size
+    assert len(words_of(text[slice(*parts)])) <= size
 
 
 @given(text=st.text(max_size=200), size=st.integers(1, 12))
