@@ -217,9 +217,9 @@ class Coordinator:
         await self.learner.call("set_reference", self.config.training.step_timeout_s, reference)
 
     async def _demonstrations(self) -> list[list[Any]]:
-        tasks = self.data.train[: self.config.warmup.demonstrations]
-        self.log.say(f"writing {len(tasks)} demonstrations")
-        return await demonstration_rows(self.config, self.data.model_path, tasks, self.clients)
+        found = await demonstration_rows(self.config, self.data.model_path, self.data.train, self.clients)
+        self.log.say(f"{len(found)} demonstrations are written")
+        return found
 
     async def _supervised(self, rows: list[list[Any]], steps: int | None, seconds: float | None, name: str) -> int:
         """Clones on demonstrations for a number of steps or for a wall time; returns the steps made."""

@@ -10,11 +10,12 @@ from actors.run_parts import environment_settings
 from actors.search_client import CorpusClients
 from rl_cluster.config import Config
 from rl_cluster.datasets.task import Task
-from rl_cluster.environments.scripted_searcher import scripted_search
+from rl_cluster.demonstrators import get_demonstrator
 from rl_cluster.environments.search import SearchEnvironment
 from rl_cluster.episodes.demonstrations import demonstrate
 from rl_cluster.episodes.formats import detect_format, get_format
 from rl_cluster.episodes.rendering import ChatRenderer
+from rl_cluster.errors import DataError
 from rl_cluster.sequences.extension import rows_from_trajectory
 from rl_cluster.sequences.row import TrainingRow
 
@@ -22,7 +23,10 @@ from rl_cluster.sequences.row import TrainingRow
 async def demonstration_rows(
     config: Config, model_path: str, tasks: list[Task], clients: CorpusClients
 ) -> list[list[TrainingRow]]:
-    """One list of rows per demonstration; every token that the script wrote has weight 1."""
+    """One list of rows per demonstration; every token that the script wrote has weight 1.
+
+    `tasks` are tried in their order until there are `warmup.demonstrations`. Raises DataError where none can be demonstrated.
+    """
     from transformers import AutoTokenizer
 
     tokenizer = AutoTokenizer.from_pretrained(model_path, trust_remote_code=False)
@@ -30,14 +34,28 @@ async def demonstration_rows(
     tool_format = get_format(detect_format(tokenizer.chat_template or "") if name == "auto" else name)
     renderer = ChatRenderer(tokenizer, tool_format.observation_role, tool_format.uses_template_tools)
     settings = environment_settings(config)
+    demonstrator = get_demonstrator(config.warmup.demonstrator)
 
-    async def one(task: Task) -> list[TrainingRow]:
+    async def one(task: Task) -> list[TrainingRow] | None:
         environment = SearchEnvironment(task, settings, tool_format, clients.over(task.corpus))
-        script = scripted_search(task.prompt, settings.k)
+        script = demonstrator(task, settings.tool_settings)
         trajectory = await demonstrate(task.task_id, environment, script, renderer, tool_format)
+        if trajectory is None:
+            return None
         rows = rows_from_trajectory(trajectory).rows
         for row in rows:
             row.advantages = row.loss_mask.astype(np.float32)
         return rows
 
-    return list(await asyncio.gather(*(one(task) for task in tasks)))
+    found: list[list[TrainingRow]] = []
+    wanted, tried = config.warmup.demonstrations, 0
+    while tried < len(tasks) and len(found) < wanted:
+        some = tasks[tried : tried + wanted]
+        found += [rows for rows in await asyncio.gather(*map(one, some)) if rows is not None]
+        tried += len(some)
+    if not found:
+        raise DataError(
+            f"warmup.demonstrator={config.warmup.demonstrator}: none of the {tried} training tasks can be demonstrated, since no search "
+            f"with the question shows a relevant document; raise environment.k={settings.k}, or set warmup=none."
+        )
+    return found[:wanted]

@@ -214,6 +214,7 @@ class StalenessConfig(Section):
 
 class WarmupConfig(Section):
     enabled: bool
+    demonstrator: str
     demonstrations: Annotated[int, Field(ge=1, le=100)]
     steps: NonNegative
     batch_size: Positive

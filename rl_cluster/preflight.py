@@ -25,6 +25,7 @@ def check_inputs(config: Config) -> None:
     """Raises the first typed error among names, model folder and data files; starts nothing."""
     from rl_cluster.algorithms.advantages import get_advantage
     from rl_cluster.algorithms.losses import get_loss
+    from rl_cluster.demonstrators import get_demonstrator
     from rl_cluster.episodes.formats import get_format
     from rl_cluster.evaluation.external import get_external_metric
     from rl_cluster.rewards import get_reward
@@ -32,6 +33,7 @@ def check_inputs(config: Config) -> None:
     get_loss(config.algorithm.loss.name)
     get_advantage(config.algorithm.advantage.name)
     get_reward(config.environment.reward)
+    get_demonstrator(config.warmup.demonstrator)
     get_external_metric(config.evaluation.external_metric)
     if config.model.tool_format != "auto":
         get_format(config.model.tool_format)
@@ -153,12 +155,13 @@ def _check_data(config: Config) -> None:
                     "give each task to one split."
                 )
             seen[task.task_id] = split
-        if split == "train" and (config.warmup.enabled or config.evaluation.control):
+        demonstrated = config.warmup.enabled or config.evaluation.control
+        if split == "train" and demonstrated and config.warmup.demonstrator == BUNDLED_CORPUS:
             foreign = next((task for task in tasks if task.corpus != BUNDLED_CORPUS), None)
             if foreign is not None:
                 raise ConfigError(
-                    f"warmup.enabled=true: the demonstrations speak of {BUNDLED_CORPUS!r} only, but task {foreign.task_id!r} belongs to "
-                    f"corpus {foreign.corpus!r}; set warmup=none and evaluation.control=false."
+                    f"warmup.demonstrator={BUNDLED_CORPUS}: it understands {BUNDLED_CORPUS!r} only, but task {foreign.task_id!r} belongs to "
+                    f"corpus {foreign.corpus!r}; set warmup=judgements, or warmup=none and evaluation.control=false."
                 )
         if split == "train" and len(tasks) < config.training.global_batch_size:
             raise ConfigError(

@@ -1,4 +1,4 @@
-"""Demonstrations for the warm-up: what a searcher by rule does, written as the policy would have to write it.
+"""Demonstrations for the warm-up: what a script does (see `rl_cluster.demonstrators`), written as the policy would have to write it.
 
 They run through the same environment, rendering and tool format as episodes, so that the model is shown exactly the ids
 that it will meet. Their log-probs are NaN, since nobody sampled them.
@@ -29,12 +29,14 @@ class ScriptedCall(Protocol):
 
 
 Script = Generator[ScriptedCall, str, list[str]]
+"""Yields searches, is sent what each shows, and returns the ranking: empty where there is nothing to demonstrate."""
 
 
 async def demonstrate(
     task_id: str, environment: Environment, script: Script, renderer: ChatRenderer, tool_format: ToolFormat
-) -> Trajectory:
-    """Plays `script` to its end. Raises DataError when it needs more turns than the environment gives."""
+) -> Trajectory | None:
+    """Plays `script` to its end; None where it hands in nothing. Raises DataError when it needs more turns than the environment
+    gives."""
     trajectory = Trajectory(uuid.uuid4().hex, task_id, f"demonstration:{task_id}", [], Outcome.CANCELLED)
     head = (environment.system, environment.question, environment.tools)
     prompt = renderer.first_prompt(*head)
@@ -45,6 +47,8 @@ async def demonstrate(
             call = next(script) if observation is None else script.send(observation)
             text = tool_format.write_call(call.tool, {"query": call.query})
         except StopIteration as stop:
+            if not stop.value:
+                return None
             text = "answer: " + " ".join(stop.value)
         sampled = renderer.encode_reply(text)
         turn = Turn(prompt, sampled, [math.nan] * len(sampled), [0] * len(sampled), text=text)

@@ -127,6 +127,7 @@ def test_job_synchronous_over_two_corpora_with_worker_killed_replaces_it_and_tra
             "training.max_steps=3",
             "staleness.max_steps_off_policy=0",
             "tracking=none",
+            "warmup=judgements",
         )
     )
     wait_for_event(coordinator, result, lambda event: event["kind"] == "step", 240)
@@ -136,6 +137,7 @@ def test_job_synchronous_over_two_corpora_with_worker_killed_replaces_it_and_tra
     texts = [event.get("text", "") for event in events(coordinator)]
     ray.kill(coordinator)
     assert any("search service is up" in text and "2 indexes" in text for text in texts)
+    assert "4 demonstrations are written" in texts
     assert any("is lost" in text for text in texts)
     assert any("is started again" in text for text in texts)
     assert report["steps"] == 3

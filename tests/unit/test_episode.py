@@ -421,6 +421,7 @@ def test_demonstration_ends_finished_with_nan_logprobs(renderer: ChatRenderer) -
     environment = SearchEnvironment(TASK, SETTINGS, PLAIN, Service())
     searches = [Search("vector_search", "pump"), Search("bm25_search", "runbook")]
     trajectory = asyncio.run(demonstrate("t1", environment, script(*searches), renderer, PLAIN))
+    assert trajectory is not None
     assert trajectory.outcome is Outcome.FINISHED
     assert trajectory.ranking == ["d1", "d2"]
     texts = [turn.text for turn in trajectory.turns]
@@ -433,6 +434,7 @@ def test_demonstration_shows_the_ids_that_an_episode_meets(run: Run, renderer: C
     demonstration = asyncio.run(
         demonstrate("t1", environment, script(Search("vector_search", "pump")), renderer, PLAIN)
     )
+    assert demonstration is not None
     trajectory, _ = run("vector_search: pump", "answer: d1 d2")
     ((shown,), broken), ((met,), _) = rows_from_trajectory(demonstration), rows_from_trajectory(trajectory)
     assert broken == 0
@@ -440,6 +442,15 @@ def test_demonstration_shows_the_ids_that_an_episode_meets(run: Run, renderer: C
     assert shown.loss_mask.tolist() == met.loss_mask.tolist()
     assert np.isnan(shown.behaviour_logprobs[shown.loss_mask]).all()
     assert not shown.behaviour_logprobs[~shown.loss_mask].any()
+
+
+def test_demonstration_without_a_ranking_is_none(renderer: ChatRenderer) -> None:
+    def fruitless() -> Generator[Search, str, list[str]]:
+        yield Search("vector_search", "pump")
+        return []
+
+    environment = SearchEnvironment(TASK, SETTINGS, PLAIN, Service())
+    assert asyncio.run(demonstrate("t1", environment, fruitless(), renderer, PLAIN)) is None
 
 
 def test_demonstration_over_the_turns_is_a_data_error(renderer: ChatRenderer) -> None:

@@ -1,4 +1,4 @@
-"""Complete training rows of one scripted episode for every kind of chat template, kept as files.
+"""Complete training rows of scripted episodes for every kind of chat template, kept as files.
 
 A change of a single id, mask, log-prob, version or turn fails here. After a change that is meant, write the files anew
 with `python -m tests.unit.test_golden_rows` and read the difference.
@@ -31,11 +31,18 @@ KINDS = {
     "qwen3_coder": QWEN3_CODER,
     "llama3": LLAMA3,
 }
+SCRIPTS = ("malformed", "several_calls")
 THINKING = "<think>\nThe pump has a runbook.\n</think>\n\n"
 
 
-def rows_of(kind: str) -> list[dict[str, Any]]:
-    """Three turns: a call after some thinking, a malformed call, the answer."""
+def golden_file(kind: str, script: str) -> Path:
+    return GOLDEN / f"{kind}.{script}.json"
+
+
+def rows_of(kind: str, script: str) -> list[dict[str, Any]]:
+    """`malformed`: a call after some thinking, a malformed call, the answer. `several_calls`: words and two calls in one turn,
+    sampled a character a token, one more call, and an answer among words.
+    """
     from transformers import PreTrainedTokenizerFast
 
     tokenizer = PreTrainedTokenizerFast.from_pretrained(resolve_model("bundled:smollm2-135m-instruct"))
@@ -50,9 +57,13 @@ def rows_of(kind: str) -> list[dict[str, Any]]:
     renderer = ChatRenderer(tokenizer, format_.observation_role, format_.uses_template_tools)
     thinking = THINKING if "<think>" in (template or "") or kind.startswith("hermes") else ""
     call = format_.write_call("vector_search", {"query": "north pump", "k": 2})
-    policy = Policy(tokenizer, [thinking + call, call.replace("vector_search", "web_search"), "answer: d1 d2"])
+    scripts = {
+        "malformed": [thinking + call, call.replace("vector_search", "web_search"), "answer: d1 d2"],
+        "several_calls": [f"{thinking}Both at once.\n{call}\n{call}", call, "They fit.\nanswer: d1 d2"],
+    }
+    policy = Policy(tokenizer, list(scripts[script]), odd=script == "several_calls")
     parts = EpisodeParts(policy, renderer, format_, get_reward("ndcg"), "worker")
-    limits = EpisodeLimits(sampling_max_tokens=64, max_sequence_length=4096, temperature=1.0, top_p=1.0)
+    limits = EpisodeLimits(sampling_max_tokens=512, max_sequence_length=4096, temperature=1.0, top_p=1.0)
     environment = SearchEnvironment(TASK, SETTINGS, format_, Service())
     trajectory = asyncio.run(run_episode(parts, TASK, environment, limits, "group", attempt=0, index_id="index"))
     assert len(trajectory.turns) == 3
@@ -70,15 +81,16 @@ def rows_of(kind: str) -> list[dict[str, Any]]:
     ]
 
 
+@pytest.mark.parametrize("script", SCRIPTS)
 @pytest.mark.parametrize("kind", KINDS)
-def test_rows_scripted_episode_equal_the_golden_file(kind: str) -> None:
-    assert rows_of(kind) == json.loads((GOLDEN / f"{kind}.json").read_text())
+def test_rows_scripted_episode_equal_the_golden_file(kind: str, script: str) -> None:
+    assert rows_of(kind, script) == json.loads(golden_file(kind, script).read_text())
 
 
 @pytest.mark.parametrize("kind", [kind for kind in KINDS if kind != "hermes_stripping"])
 def test_rows_one_row_holds_the_whole_episode_and_trains_what_was_sampled(kind: str) -> None:
     """What was sampled, thinking included, is extended and never rendered again."""
-    (row,) = json.loads((GOLDEN / f"{kind}.json").read_text())
+    (row,) = json.loads(golden_file(kind, "malformed").read_text())
     assert row["trained_text"].count("answer: d1 d2") == 1
     assert "error: there is no tool 'web_search'" in row["text"]
     assert "error:" not in row["trained_text"]
@@ -86,7 +98,7 @@ def test_rows_one_row_holds_the_whole_episode_and_trains_what_was_sampled(kind: 
 
 
 def test_rows_stripped_thinking_opens_a_row_and_the_turns_after_it_extend_that() -> None:
-    first, second = json.loads((GOLDEN / "hermes_stripping.json").read_text())
+    first, second = json.loads(golden_file("hermes_stripping", "malformed").read_text())
     assert "The pump has a runbook." in first["trained_text"]
     assert "The pump has a runbook." not in second["text"]
     assert set(first["turn_index"]) == {0}
@@ -95,12 +107,21 @@ def test_rows_stripped_thinking_opens_a_row_and_the_turns_after_it_extend_that()
     assert "vector_search" not in second["trained_text"]
 
 
+@pytest.mark.parametrize("kind", [kind for kind in KINDS if kind != "hermes_stripping"])
+def test_rows_several_calls_in_a_turn_are_answered_together_and_never_encoded_again(kind: str) -> None:
+    (row,) = json.loads(golden_file(kind, "several_calls").read_text())
+    assert row["text"].count("d1 | Runbook | the north pump") == 3
+    trained = row["loss_mask"].count("1")
+    assert trained > 0.9 * len(row["trained_text"].replace("<|im_end|>", "").replace("<|eot_id|>", ""))  # a token a character
+
+
 if __name__ == "__main__":
     for each in KINDS:
-        lines = (
-            json.dumps(rows_of(each), ensure_ascii=False)
-            .replace("}, {", "},\n{")
-            .replace('", "', '",\n "')
-            .replace('], "', '],\n "')
-        )
-        (GOLDEN / f"{each}.json").write_text(lines + "\n")
+        for script in SCRIPTS:
+            lines = (
+                json.dumps(rows_of(each, script), ensure_ascii=False)
+                .replace("}, {", "},\n{")
+                .replace('", "', '",\n "')
+                .replace('], "', '],\n "')
+            )
+            golden_file(each, script).write_text(lines + "\n")

@@ -7,6 +7,8 @@ import math
 import numpy as np
 import pytest
 import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from rl_cluster.algorithms.aggregation import AGGREGATIONS, token_weights
 from rl_cluster.algorithms.losses import default_settings, get_loss, loss_names
@@ -94,6 +96,39 @@ def test_loss_golden_tokens_match_terms_and_gradient(
     assert result.clipped.tolist() == [bool(flag) for flag in clipped]
     assert not result.ratio.requires_grad
     assert result.num_missing_behaviour == 0
+
+
+# What each loss does to a token's log-prob, written down once more: (ratio, advantage, gap to the teacher) -> d term / d lt.
+GRADIENTS = {
+    "importance_sampling": lambda ratio, advantage, gap: -ratio * advantage,
+    "ppo": lambda ratio, advantage, gap: (
+        0.0 if (ratio > 1.2 and advantage > 0) or (ratio < 0.8 and advantage < 0) else -ratio * advantage
+    ),
+    "cispo": lambda ratio, advantage, gap: -min(ratio, 5.0) * advantage,
+    "policy_gradient": lambda ratio, advantage, gap: -advantage,
+    "cross_entropy": lambda ratio, advantage, gap: -advantage,
+    "distillation": lambda ratio, advantage, gap: min(ratio, 5.0) * gap,
+}
+TOKEN = st.tuples(*(st.floats(-4, 0) for _ in range(3)), st.floats(-3, 3))
+
+
+@pytest.mark.parametrize("name", GRADIENTS)
+@given(tokens=st.lists(TOKEN, min_size=1, max_size=12))
+@settings(max_examples=40, deadline=None)
+def test_loss_any_tokens_have_the_gradient_of_the_formula(name: str, tokens: list[tuple[float, ...]]) -> None:
+    logprobs, behaviour, teacher, advantages = (
+        torch.tensor(column, dtype=torch.float64) for column in zip(*tokens, strict=True)
+    )
+    logprobs.requires_grad_()
+    inputs = inputs_of(logprobs, behaviour, advantages, reference_logprobs=teacher)
+    get_loss(name)(inputs, default_settings(name)).terms.sum().backward()
+    expected = [GRADIENTS[name](math.exp(lt - lb), a, lt - lr) for lt, lb, lr, a in tokens]
+    assert logprobs.grad is not None
+    np.testing.assert_allclose(logprobs.grad.numpy(), expected, rtol=1e-10, atol=1e-12)
+
+
+def test_losses_all_have_a_gradient_to_compare_with() -> None:
+    assert {*GRADIENTS, "gspo"} == {*loss_names()}  # the ratio of gspo is the episode's: see test_objective
 
 
 @pytest.mark.parametrize(("name", "total"), [("importance_sampling", 0.434842), ("ppo", 0.823401), ("cispo", 1.277237)])

@@ -168,6 +168,7 @@ def test_check_inputs_unknown_analyzer_or_embedder_is_refused(inputs: Inputs) ->
         ("algorithm.loss.name=dpo", "loss='dpo' is unknown"),
         ("algorithm.advantage.name=best", "advantage='best' is unknown"),
         ("environment.reward=bleu", "environment.reward='bleu' is unknown"),
+        ("warmup.demonstrator=me", "warmup.demonstrator='me' is unknown; choose one of enterprise_kb, judgements"),
         ("model.tool_format=xml", "model.tool_format='xml' is unknown"),
     ],
 )
@@ -316,8 +317,12 @@ def test_check_inputs_malformed_task_is_refused_with_its_row(
 
 def test_check_inputs_demonstrations_for_foreign_documents_are_refused(inputs: Inputs) -> None:
     message = refusal(ConfigError, inputs.check, "warmup=demonstrations")
-    assert "demonstrations speak of 'enterprise_kb' only" in message
-    assert "warmup=none" in message
+    assert "understands 'enterprise_kb' only" in message
+    assert "set warmup=judgements" in message
+
+
+def test_check_inputs_demonstrations_by_judgements_take_any_documents(inputs: Inputs) -> None:
+    inputs.check("warmup=judgements", "evaluation.control=true")
 
 
 def leave_a_run(inputs: Inputs, output: Path, *overrides: str) -> None:
