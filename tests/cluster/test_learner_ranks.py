@@ -64,9 +64,18 @@ def meet(rank: int, world: int, port: int, model: Path) -> None:
 
 
 def update(
-    rank: int, world: int, port: int, model: Path, stage: int, rows: list[TrainingRow], lora: LoraSettings
+    rank: int,
+    world: int,
+    port: int,
+    model: Path,
+    stage: int,
+    rows: list[TrainingRow],
+    lora: LoraSettings,
+    micro_batch_tokens: int = 48,
+    share_prefix: bool = False,
 ) -> tuple[Weights, Weights, dict[str, float]]:
-    with learner_rank(model, rank, world, port, zero_stage=stage, lora=lora, micro_batch_tokens=48) as learner:
+    changes = {"lora": lora, "micro_batch_tokens": micro_batch_tokens, "share_prefix": share_prefix}
+    with learner_rank(model, rank, world, port, zero_stage=stage, **changes) as learner:
         before = parameters(learner)
         metrics = learner.update(rows, UPDATE)
         return before, parameters(learner), metrics
@@ -107,6 +116,21 @@ def test_update_two_ranks_of_unequal_work_take_the_step_of_one(
         assert metrics["learner/tokens"] == sum(row.num_trained for row in rows)
         for name, gradient in gradients.items():
             np.testing.assert_allclose(before[name] - after[name], first_step(gradient), atol=1e-5, err_msg=name)
+
+
+@pytest.mark.parametrize("stage", [0, 2, 3])
+def test_update_two_ranks_that_share_prompts_take_the_step_of_one(
+    processes: Processes, model: Path, stage: int
+) -> None:
+    """A prompt's keys and values are computed once for the rows of a micro-batch, here under gathered weights too."""
+    rows = make_rows(groups=3, per_group=4, prefix=60)
+    (_, alone, plain), _ = processes.call(DEADLINE_S, update, model, 0, rows, LoraSettings(), 400)
+    _, gradients = expected_gradients(model, rows)
+    for before, after, metrics in processes.call(DEADLINE_S, update, model, stage, rows, LoraSettings(), 400, True):
+        assert metrics["learner/positions"] < plain["learner/positions"]
+        for name, gradient in gradients.items():
+            np.testing.assert_allclose(before[name] - after[name], first_step(gradient), atol=1e-5, err_msg=name)
+            np.testing.assert_allclose(after[name], alone[name], atol=1e-5, err_msg=name)
 
 
 def test_update_two_ranks_with_adapters_agree_at_stages_0_and_3(processes: Processes, model: Path) -> None:

@@ -112,7 +112,9 @@ def test_rows_several_calls_in_a_turn_are_answered_together_and_never_encoded_ag
     (row,) = json.loads(golden_file(kind, "several_calls").read_text())
     assert row["text"].count("d1 | Runbook | the north pump") == 3
     trained = row["loss_mask"].count("1")
-    assert trained > 0.9 * len(row["trained_text"].replace("<|im_end|>", "").replace("<|eot_id|>", ""))  # a token a character
+    assert trained > 0.9 * len(
+        row["trained_text"].replace("<|im_end|>", "").replace("<|eot_id|>", "")
+    )  # a token a character
 
 
 if __name__ == "__main__":

@@ -150,12 +150,25 @@ words = st.text(st.sampled_from("abc XYZ01-:|.,()'\"{}<>\\/_\n\u00e9\u4e2d\U0001
 
 @pytest.mark.parametrize("name", FAMILIES)
 @given(turns=st.lists(st.tuples(words, words), min_size=1, max_size=4))
-@settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=30, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 def test_continuation_random_turns_equal_rendering_at_once(
     families: dict[str, Family], name: str, turns: list[tuple[str, str]]
 ) -> None:
+    check_extension(families[name], turns)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", FAMILIES)
+@given(turns=st.lists(st.tuples(words, words), min_size=1, max_size=6))
+@settings(max_examples=1000, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+def test_continuation_a_thousand_scripts_equal_rendering_at_once(
+    families: dict[str, Family], name: str, turns: list[tuple[str, str]]
+) -> None:
+    check_extension(families[name], turns)
+
+
+def check_extension(family: Family, turns: list[tuple[str, str]]) -> None:
     """Replies without blanks around them, which some templates trim: what was sampled stays as it was sampled."""
-    family = families[name]
     turns = [(reply.strip(), observation) for reply, observation in turns]
     assert play(family, turns) == family.at_once(turns)
 
