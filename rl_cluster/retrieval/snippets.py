@@ -42,8 +42,7 @@ class WordTokens(dict[str, tuple[str, ...] | None]):
     def __missing__(self, word: str) -> tuple[str, ...] | None:
         if len(self) >= _CACHED_WORDS:
             self.clear()
-        visible = clean(word)
-        tokens = self[word] = self._analyzer.tokens_of_seldom(visible) if visible else None
+        tokens = self[word] = self._analyzer.tokens_of_seldom(word)
         return tokens
 
 
