@@ -31,7 +31,6 @@ from actors.run_parts import (
     prepare_search,
     remove_snapshots,
     search_app,
-    supervised_settings,
     update_settings,
     worker_options,
     worker_settings,
@@ -40,7 +39,7 @@ from actors.search_client import SearchAccess, open_search
 from actors.search_service import stop_search
 from actors.system_meter import SystemMeter
 from actors.trajectory_buffer import TrajectoryBuffer
-from actors.warmup import demonstration_rows
+from actors.warmup import clone, demonstration_rows
 from actors.weight_sync import WeightSync
 from rl_cluster.config import Config
 from rl_cluster.episodes.trajectory import Trajectory
@@ -194,8 +193,7 @@ class Coordinator:
             return
         await self.buffer.restore.remote([], 0)
         if config.warmup.enabled and config.warmup.steps:
-            rows = await self._demonstrations()
-            await self._supervised(rows, config.warmup.steps, None, "warm-up")
+            await self._clone("warm-up", steps=config.warmup.steps)
             await self.learner.call("reset_optimizer", training.step_timeout_s)
         await self._checkpoint()
 
@@ -216,25 +214,10 @@ class Coordinator:
             reference = await asyncio.to_thread(resolve_model, reference, "learner.reference")
         await self.learner.call("set_reference", self.config.training.step_timeout_s, reference)
 
-    async def _demonstrations(self) -> list[list[Any]]:
-        found = await demonstration_rows(self.config, self.data.model_path, self.data.train, self.clients)
-        self.log.say(f"{len(found)} demonstrations are written")
-        return found
-
-    async def _supervised(self, rows: list[list[Any]], steps: int | None, seconds: float | None, name: str) -> int:
-        """Clones on demonstrations for a number of steps or for a wall time; returns the steps made."""
-        config = self.config
-        await self.learner.call("begin_supervised", config.training.step_timeout_s, config.warmup.learning_rate)
-        size, made, started = config.warmup.batch_size, 0, time.monotonic()
-        update = supervised_settings(config)
-        while (steps is None or made < steps) and (seconds is None or time.monotonic() - started < seconds):
-            first = made * size
-            batch = [row for i in range(size) for row in rows[(first + i) % len(rows)]]
-            metrics = await self.learner.update(batch, update, config.training.step_timeout_s, supervised=True)
-            made += 1
-            self.tracker.log_metrics({f"{name}/{key}": value for key, value in metrics.items()}, made)
-            self.log.emit("supervised", stage=name, step=made, of=steps, loss=metrics["learner/loss"])
-        return made
+    async def _clone(self, name: str, steps: int | None = None, seconds: float | None = None) -> int:
+        rows = await demonstration_rows(self.config, self.data.model_path, self.data.train, self.clients)
+        self.log.say(f"{len(rows)} demonstrations are written")
+        return await clone(self.config, self.learner, rows, self.tracker, self.log, name, steps, seconds)
 
     async def _publish(self) -> None:
         config, transport = self.config, self.config.weight_sync.transport
@@ -478,9 +461,8 @@ class Coordinator:
             return
         folder = checkpoint_folder(self.checkpoints, 0)
         await self.learner.call("load", self.config.training.step_timeout_s, str(folder))
-        rows = await self._demonstrations()
         self.log.say(f"control arm: cloning for {self.rl_seconds:.0f} s")
-        made = await self._supervised(rows, None, self.rl_seconds, "control")
+        made = await self._clone("control", seconds=self.rl_seconds)
         self.log.say(f"control arm: {made} steps")
         await self._publish()
         await self._evaluate_test("control", self.trained_steps)

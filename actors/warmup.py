@@ -1,12 +1,15 @@
-"""The rows of the demonstrations that the policy is warmed up on."""
+"""Cloning on demonstrations: their rows, and the updates on them, for the warm-up and for the control arm."""
 
 from __future__ import annotations
 
 import asyncio
+import time
 
 import numpy as np
 
-from actors.run_parts import environment_settings
+from actors.event_log import EventLog
+from actors.learner import LearnerGroup
+from actors.run_parts import environment_settings, supervised_settings
 from actors.search_client import CorpusClients
 from rl_cluster.config import Config
 from rl_cluster.datasets.task import Task
@@ -18,6 +21,7 @@ from rl_cluster.episodes.rendering import ChatRenderer
 from rl_cluster.errors import DataError
 from rl_cluster.sequences.extension import rows_from_trajectory
 from rl_cluster.sequences.row import TrainingRow
+from rl_cluster.tracking.run_tracker import RunTracker
 
 
 async def demonstration_rows(
@@ -59,3 +63,31 @@ async def demonstration_rows(
             f"with the question shows a relevant document; raise environment.k={settings.k}, or set warmup=none."
         )
     return found[:wanted]
+
+
+async def clone(
+    config: Config,
+    learner: LearnerGroup,
+    rows: list[list[TrainingRow]],
+    tracker: RunTracker,
+    log: EventLog,
+    name: str,
+    steps: int | None = None,
+    seconds: float | None = None,
+) -> int:
+    """Supervised updates on `rows`, by demonstration, for a number of steps or for a wall time; returns the updates made.
+
+    `name`: of the stage, in metrics and events.
+    """
+    timeout_s = config.training.step_timeout_s
+    await learner.call("begin_supervised", timeout_s, config.warmup.learning_rate)
+    size, made, started = config.warmup.batch_size, 0, time.monotonic()
+    update = supervised_settings(config)
+    while (steps is None or made < steps) and (seconds is None or time.monotonic() - started < seconds):
+        first = made * size
+        batch = [row for i in range(size) for row in rows[(first + i) % len(rows)]]
+        metrics = await learner.update(batch, update, timeout_s, supervised=True)
+        made += 1
+        tracker.log_metrics({f"{name}/{key}": value for key, value in metrics.items()}, made)
+        log.emit("supervised", stage=name, step=made, of=steps, loss=metrics["learner/loss"])
+    return made

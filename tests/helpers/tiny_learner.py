@@ -213,3 +213,15 @@ class Processes:
             pool.shutdown(wait=False, cancel_futures=True)
             for child in children:
                 child.kill()
+
+
+def largest_gap(one: dict[str, np.ndarray], other: dict[str, np.ndarray]) -> float:
+    """Over all parameters of two models of the same names."""
+    assert one.keys() == other.keys()
+    return max(float(np.abs(one[name] - other[name]).max()) for name in one)
+
+
+def file_tensors(folder: Path) -> dict[str, np.ndarray]:
+    from safetensors.numpy import load_file
+
+    return {name: tensor.astype(np.float64) for name, tensor in load_file(folder / "model.safetensors").items()}

@@ -22,7 +22,9 @@ from tests.helpers.tiny_learner import (
     UPDATE,
     Processes,
     expected_gradients,
+    file_tensors,
     first_step,
+    largest_gap,
     learner_rank,
     make_rows,
     parameters,
@@ -52,17 +54,6 @@ def models(tmp_path_factory: pytest.TempPathFactory) -> dict[bool, Path]:
     for tied in (True, False):
         save_tiny_model(root / str(tied), tied)
     return {tied: root / str(tied) for tied in (True, False)}
-
-
-def largest_gap(one: Weights, other: Weights) -> float:
-    assert one.keys() == other.keys()
-    return max(float(np.abs(one[name] - other[name]).max()) for name in one)
-
-
-def file_tensors(folder: Path) -> Weights:
-    from safetensors.numpy import load_file
-
-    return {name: tensor.astype(np.float64) for name, tensor in load_file(folder / "model.safetensors").items()}
 
 
 # What runs in the other process.
