@@ -1,10 +1,11 @@
 """`PolicyModule`: a causal language model that returns log-probs of the trained positions only.
 
 Inside one forward: the shared prefix of the micro-batch is computed once and its keys and values are extended to all
-rows; the vocabulary projection runs on the selected positions alone, in chunks. It must stay inside `forward`, since
-ZeRO-3 gathers a parameter only while its module runs.
+rows; the vocabulary projection runs on the selected positions alone, in chunks, and once for a token that several rows
+share. It must stay inside `forward`, since ZeRO-3 gathers a parameter only while its module runs.
 
-Suffixes: B rows, L padded suffix length, P shared prefix length, S selected positions over all rows, V vocabulary.
+Suffixes: B rows, L padded suffix length, P shared prefix length, S trained tokens over all rows, U different ones of them,
+V vocabulary.
 """
 
 from __future__ import annotations
@@ -30,16 +31,17 @@ NO_VERSION = -1
 class PolicyInputs:
     """One micro-batch as tensors.
 
-    prefix_ids [P] (P may be 0); suffix_ids [B, L] padded on the right with 0; select_row, select_col [S]: suffix
-    position whose hidden state predicts target_ids [S]; behaviour_logprobs, advantages, weights [S] float32; versions [S]
-    of the weights that sampled; episodes [S], the index of the token's episode in the update.
+    prefix_ids [P] (P may be 0); suffix_ids [B, L] padded on the right with 0; positions [U]: whose hidden state predicts
+    target_ids [U], in the prefix (0 to P - 1) or in the suffixes (from P on, row after row); token_of [S]: which of them is
+    each trained token; behaviour_logprobs, advantages, weights [S] float32; versions [S] of the weights that sampled;
+    episodes [S], the index of the token's episode in the update.
     """
 
     prefix_ids: torch.Tensor
     suffix_ids: torch.Tensor
-    select_row: torch.Tensor
-    select_col: torch.Tensor
+    positions: torch.Tensor
     target_ids: torch.Tensor
+    token_of: torch.Tensor
     behaviour_logprobs: torch.Tensor
     advantages: torch.Tensor
     weights: torch.Tensor
@@ -56,24 +58,26 @@ def inputs_from_micro_batch(batch: MicroBatch, weights: list[float], episodes: l
     """
     prefix, length = batch.prefix_len, batch.suffix_len
     suffix = np.zeros((len(batch.rows), length), dtype=np.int64)
-    rows, cols, targets, behaviour, advantages, token_weights, versions, episode = [], [], [], [], [], [], [], []
+    places, targets, behaviour, advantages, token_weights, versions, episode = [], [], [], [], [], [], []
     for index, (row, weight, episode_index) in enumerate(zip(batch.rows, weights, episodes, strict=True)):
         suffix[index, : len(row) - prefix] = row.token_ids[prefix:]
         trained = np.flatnonzero(row.loss_mask)
-        rows.append(np.full(len(trained), index))
-        cols.append(trained - prefix - 1)
+        before = trained - 1
+        places.append(np.where(before < prefix, before, before + index * length))
         targets.append(row.token_ids[trained])
         behaviour.append(row.behaviour_logprobs[trained])
         advantages.append(row.advantages[trained])
         token_weights.append(np.full(len(trained), weight))
         versions.append(row.weight_versions[trained])
         episode.append(np.full(len(trained), episode_index))
+    tokens_S2 = np.stack([np.concatenate(places), np.concatenate(targets)], axis=1).astype(np.int64)
+    different_U2, token_of = np.unique(tokens_S2, axis=0, return_inverse=True)
     return PolicyInputs(
         prefix_ids=torch.from_numpy(batch.rows[0].token_ids[:prefix].astype(np.int64)),
         suffix_ids=torch.from_numpy(suffix),
-        select_row=torch.from_numpy(np.concatenate(rows)),
-        select_col=torch.from_numpy(np.concatenate(cols)),
-        target_ids=torch.from_numpy(np.concatenate(targets).astype(np.int64)),
+        positions=torch.from_numpy(different_U2[:, 0].copy()),
+        target_ids=torch.from_numpy(different_U2[:, 1].copy()),
+        token_of=torch.from_numpy(token_of.reshape(-1)),
         behaviour_logprobs=torch.from_numpy(np.concatenate(behaviour).astype(np.float32)),
         advantages=torch.from_numpy(np.concatenate(advantages).astype(np.float32)),
         weights=torch.from_numpy(np.concatenate(token_weights).astype(np.float32)),
@@ -88,9 +92,9 @@ def empty_inputs() -> PolicyInputs:
     return PolicyInputs(
         prefix_ids=torch.zeros(0, dtype=torch.long),
         suffix_ids=torch.zeros((1, 1), dtype=torch.long),
-        select_row=zero,
-        select_col=zero,
+        positions=zero,
         target_ids=zero,
+        token_of=zero,
         behaviour_logprobs=torch.full((1,), float("nan")),
         advantages=one,
         weights=one,
@@ -118,38 +122,38 @@ class PolicyModule(nn.Module):
 
         body, head = self._body(), self._head()
         rows = inputs.suffix_ids.shape[0]
-        cache = None
+        cache, hidden = None, []
         if len(inputs.prefix_ids):
             cache = DynamicCache(config=body.config)
-            body(input_ids=inputs.prefix_ids[None], past_key_values=cache, use_cache=True)
+            found = body(input_ids=inputs.prefix_ids[None], past_key_values=cache, use_cache=True)
+            hidden.append(found.last_hidden_state[0])
             layers: list[Any] = cache.layers
             for layer in layers:
                 layer.keys = layer.keys.expand(rows, -1, -1, -1)
                 layer.values = layer.values.expand(rows, -1, -1, -1)
         # Padding stands on the right and attention is causal, so no real token ever attends to it.
-        hidden_BLD = body(
-            input_ids=inputs.suffix_ids, past_key_values=cache, use_cache=cache is not None
-        ).last_hidden_state
-        selected_SD = hidden_BLD[inputs.select_row, inputs.select_col]
+        found = body(input_ids=inputs.suffix_ids, past_key_values=cache, use_cache=cache is not None)
+        hidden.append(found.last_hidden_state.flatten(0, 1))
+        selected_UD = torch.cat(hidden)[inputs.positions]
         scale = self.temperature if temperature is None else temperature
         logprobs, entropies = [], []
         size = max(1, HEAD_CHUNK_BYTES // (4 * body.config.vocab_size))
-        for index in range(self._num_chunks(selected_SD, size)):
+        for index in range(self._num_chunks(selected_UD, size)):
             chunk = slice(index * size, (index + 1) * size)
-            arguments = (head, selected_SD[chunk], inputs.target_ids[chunk], scale, entropy_gradient, [])
+            arguments = (head, selected_UD[chunk], inputs.target_ids[chunk], scale, entropy_gradient, [])
             if torch.is_grad_enabled():
                 logprob, entropy = checkpoint(_project, *arguments, use_reentrant=False)
             else:
                 logprob, entropy = _project(*arguments)
             logprobs.append(logprob)
             entropies.append(entropy)
-        return torch.cat(logprobs), torch.cat(entropies)
+        return torch.cat(logprobs)[inputs.token_of], torch.cat(entropies)[inputs.token_of]
 
-    def _num_chunks(self, selected_SD: torch.Tensor, size: int) -> int:
-        chunks = -(-len(selected_SD) // size)
+    def _num_chunks(self, selected_UD: torch.Tensor, size: int) -> int:
+        chunks = -(-len(selected_UD) // size)
         if not self.lockstep:
             return chunks
-        most = torch.tensor(chunks, device=selected_SD.device)
+        most = torch.tensor(chunks, device=selected_UD.device)
         torch.distributed.all_reduce(most, op=torch.distributed.ReduceOp.MAX)
         return int(most)
 

@@ -299,9 +299,9 @@ class LearnerRank:
         inputs = PolicyInputs(
             prefix_ids=ids[0, :0],
             suffix_ids=ids,
-            select_row=torch.zeros(count, dtype=torch.long, device=ids.device),
-            select_col=torch.arange(count, device=ids.device),
+            positions=torch.arange(count, device=ids.device),
             target_ids=ids[0, 1:],
+            token_of=torch.arange(count, device=ids.device),
             behaviour_logprobs=zeros,
             advantages=zeros,
             weights=zeros,

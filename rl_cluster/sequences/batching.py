@@ -1,6 +1,7 @@
 """Rows to micro-batches of bounded cost, and micro-batches to ranks.
 
-Costs are counted in token positions of one forward pass: a micro-batch of n rows whose first `prefix_len` ids are the
+The samples of a task begin alike: the same prompt, and often the same first calls and answers to them. What the rows of a
+micro-batch have in common is computed once, trained tokens included. Costs are counted in token positions of one forward pass: a micro-batch of n rows whose first `prefix_len` ids are the
 same computes them once and then n suffixes padded to the longest, so it costs `prefix_len + n * longest suffix`.
 """
 
@@ -27,8 +28,8 @@ LAUNCH_COST = 256
 class MicroBatch:
     """Rows that go through the model together. At least one row.
 
-    prefix_len: leading ids that all rows have in common and that may be computed once; 0 when nothing is shared. In
-    every row it ends before the position that predicts the first trained token: prefix_len <= first trained index - 1.
+    prefix_len: leading ids that all rows have in common and that are computed once; 0 when nothing is shared. Every row is
+    longer than that.
     """
 
     rows: list[TrainingRow]
@@ -67,8 +68,8 @@ def make_micro_batches(
 ) -> list[MicroBatch]:
     """Pack every row into exactly one micro-batch whose cost is at most `max_tokens`; deterministic.
 
-    A single row longer than the budget gets a micro-batch of its own. Rows are sorted so that those of one group and
-    one prompt, and then those of similar length, are neighbours; without `share_prefix` length alone decides. Two
+    A single row longer than the budget gets a micro-batch of its own. Rows are sorted so that those of one group, and of
+    them those that begin alike, are neighbours; without `share_prefix` length alone decides. Two
     neighbours are joined when the budget allows it and the padding (or the loss of a longer common prefix) costs no
     more than `launch_cost` positions, the price of one more pass. A bounded cost bounds the padded suffixes too.
 
@@ -122,34 +123,23 @@ def _item_cost(item: TrainingRow | MicroBatch) -> int:
     return item.cost if isinstance(item, MicroBatch) else len(item)
 
 
-def _prefix_limit(row: TrainingRow) -> int:
-    """How many leading positions of this row may be computed apart; the suffix keeps at least one position."""
-    trained = np.flatnonzero(row.loss_mask)
-    return max(int(trained[0]) - 1 if len(trained) else len(row) - 1, 0)
-
-
 def _neighbours_first(rows: Sequence[TrainingRow], share_prefix: bool) -> list[TrainingRow]:
     if not share_prefix:
         return sorted(rows, key=lambda row: (-len(row), row.group_id, row.trajectory_id))
-    prompts = [row.token_ids[: _prefix_limit(row)].tobytes() for row in rows]
     group_longest: dict[str, int] = {}
-    prompt_longest: dict[tuple[str, bytes], int] = {}
-    for row, prompt in zip(rows, prompts, strict=True):
+    for row in rows:
         group_longest[row.group_id] = max(group_longest.get(row.group_id, 0), len(row))
-        key = (row.group_id, prompt)
-        prompt_longest[key] = max(prompt_longest.get(key, 0), len(row))
 
-    def order(index: int) -> tuple[int, str, int, bytes, int, str]:
-        row, prompt = rows[index], prompts[index]
-        group = row.group_id
-        return (-group_longest[group], group, -prompt_longest[group, prompt], prompt, -len(row), row.trajectory_id)
+    def order(row: TrainingRow) -> tuple[int, str, bytes, str]:
+        # As bytes with the most significant first, ids compare as the ids do: neighbours have the longest prefix in common.
+        return -group_longest[row.group_id], row.group_id, row.token_ids.astype(">u4").tobytes(), row.trajectory_id
 
-    return [rows[index] for index in sorted(range(len(rows)), key=order)]
+    return sorted(rows, key=order)
 
 
 @dataclass(frozen=True)
 class _Packing:
-    """A micro-batch in the making. `common` is the usable common prefix before the minimum length is applied."""
+    """A micro-batch in the making. `common`: the common prefix that leaves each row one id, before the minimum is applied."""
 
     rows: list[TrainingRow]
     common: int
@@ -157,7 +147,7 @@ class _Packing:
 
     @classmethod
     def of(cls, row: TrainingRow) -> _Packing:
-        return cls([row], _prefix_limit(row), len(row))
+        return cls([row], len(row) - 1, len(row))
 
     @property
     def prefix_len(self) -> int:

@@ -124,6 +124,27 @@ def make_rows(groups: int = 2, per_group: int = 3, seed: int = 0, prefix: int = 
     return rows
 
 
+def make_rows_alike(alike: int, seed: int = 0) -> list[TrainingRow]:
+    """Rows of two groups whose members sampled their first `alike` ids alike; the last of each group is its first once more,
+    with other log-probs, advantages and trained tokens."""
+    rows = make_rows(groups=2, per_group=4, seed=seed)
+    random = np.random.default_rng(seed + 1)
+    for first in (0, 4):
+        for row in rows[first + 1 : first + 3]:
+            end = min(20 + alike, len(row), len(rows[first]))
+            row.token_ids[20:end] = rows[first].token_ids[20:end]
+        mask = rows[first].loss_mask & (random.random(len(rows[first])) < 0.7)
+        mask[22] = True
+        rows[first + 3] = replace(
+            rows[first],
+            trajectory_id=rows[first + 3].trajectory_id,
+            loss_mask=mask,
+            behaviour_logprobs=np.where(mask, -4.5, 0).astype(np.float32),
+            advantages=np.where(mask, -0.4, 0).astype(np.float32),
+        )
+    return rows
+
+
 @contextmanager
 def learner_rank(model: Path | str, rank: int = 0, world_size: int = 1, port: int = 0, **changes: Any) -> Iterator[Any]:
     """A rank that has met the others. Later ranks of a process go on in the process group of its first."""

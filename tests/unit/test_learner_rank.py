@@ -27,6 +27,7 @@ from tests.helpers.tiny_learner import (
     largest_gap,
     learner_rank,
     make_rows,
+    make_rows_alike,
     parameters,
     save_tiny_model,
 )
@@ -192,6 +193,27 @@ def test_update_shared_prefix_gives_the_same_parameters(
     assert largest_gap(before, alone) > 1e-4
     for name in alone:
         np.testing.assert_allclose(shared[name], alone[name], rtol=1e-5, atol=1e-7, err_msg=name)
+
+
+@pytest.mark.parametrize("alike", [1, 6, 30])
+def test_update_rows_that_sampled_alike_are_computed_once_and_take_the_step_of_plain_pytorch(
+    process: Processes, models: dict[bool, Path], alike: int
+) -> None:
+    rows = make_rows_alike(alike)
+    loss, gradients = expected_gradients(models[True], rows)
+    positions = []
+    for share in (False, True):
+        changes = {"share_prefix": share, "micro_batch_tokens": 128}
+        ((before, after, metrics),) = process.call(DEADLINE_S, one_update, models[True], rows, changes, UPDATE)
+        positions.append(metrics["learner/positions"])
+        assert metrics["learner/tokens"] == sum(row.num_trained for row in rows)
+        assert metrics["learner/loss"] == pytest.approx(loss, rel=1e-4)
+        for name, gradient in gradients.items():
+            step = first_step(gradient)
+            np.testing.assert_allclose(
+                before[name] - after[name], step, atol=1e-4 * np.abs(step).max(), rtol=0, err_msg=name
+            )
+    assert positions[1] < 0.65 * positions[0]
 
 
 def test_update_rows_without_advantage_are_skipped_yet_count(process: Processes, models: dict[bool, Path]) -> None:

