@@ -3,7 +3,7 @@
 16 trajectories of 7 turns and 2,048 tokens, a quarter of them trained, in two groups that share a prompt; two cores,
 float32. Every side runs in a process of its own, one after the other.
 
-merged_vs_per_turn      time of one update with one row per turn over that with merged rows
+merged_vs_per_turn      time of one update with one row per turn, each with its whole prompt, over that with merged rows
 vs_bare                 tokens per second of the update over a bare transformers forward and backward with full logits
 vs_bare_same_products   the same, with the bare loop's matrix products sent through oneDNN as the learner sends its own
 peak_mb_ratio           peak memory above weights, gradients and optimiser state, gradient checkpointing on both sides, under
@@ -60,7 +60,7 @@ def rows_of(trajectories: int, per_turn: bool) -> list[Any]:
     return rows
 
 
-def learner(micro_batch_tokens: int, checkpointing: bool) -> Any:
+def learner(micro_batch_tokens: int, checkpointing: bool, share_prefix: bool = True) -> Any:
     from rl_cluster.learning.rank import LearnerRank
     from rl_cluster.learning.settings import LearnerSettings, LoraSettings
     from rl_cluster.models.source import resolve_model
@@ -69,7 +69,7 @@ def learner(micro_batch_tokens: int, checkpointing: bool) -> Any:
         model_path=resolve_model("bundled:smollm2-135m-instruct"),
         learning_rate=LEARNING_RATE, schedule="constant", lr_warmup_steps=0, total_steps=1, adam_beta1=0.9, adam_beta2=0.95,
         adam_eps=1e-8, weight_decay=0.0, grad_clip_norm=1.0, zero_stage=0, micro_batch_tokens=micro_batch_tokens,
-        share_prefix=not checkpointing, gradient_checkpointing=checkpointing, dtype="float32", device="cpu",
+        share_prefix=share_prefix and not checkpointing, gradient_checkpointing=checkpointing, dtype="float32", device="cpu",
         temperature=1.0, lora=LoraSettings(), num_threads=2, seed=0, rendezvous_timeout_s=60.0,
     )  # fmt: skip
     rank = LearnerRank(settings, 0, 1, ("127.0.0.1", 0))
@@ -84,11 +84,16 @@ def update_settings() -> Any:
 
 
 def timed_update(trajectories: int, per_turn: bool, gradients: str) -> dict[str, float]:
-    """Seconds of one update; its gradients go to a file."""
+    """See `measured_update`."""
+    rank, rows = learner(2048, checkpointing=False, share_prefix=not per_turn), rows_of(trajectories, per_turn)
+    record_log_probs(rank, rows, rows_of(trajectories, per_turn=False))
+    return measured_update(rank, rows, gradients)
+
+
+def measured_update(rank: Any, rows: list[Any], gradients: str) -> dict[str, float]:
+    """Seconds, row tokens and model positions of one update, after a short one; its gradients go to a file."""
     import torch
 
-    rank, rows = learner(2048, checkpointing=False), rows_of(trajectories, per_turn)
-    record_log_probs(rank, rows, rows_of(trajectories, per_turn=False))
     rank.update(rows[:1], update_settings())
     step, kept = rank._step, {}
 
@@ -99,10 +104,14 @@ def timed_update(trajectories: int, per_turn: bool, gradients: str) -> dict[str,
 
     rank._step = keep_gradients
     started = time.perf_counter()
-    rank.update(rows, update_settings())
+    metrics = rank.update(rows, update_settings())
     seconds = time.perf_counter() - started
     torch.save(kept, gradients)
-    return {"seconds": seconds, "tokens": float(sum(len(row) for row in rows))}
+    return {
+        "seconds": seconds,
+        "tokens": float(sum(len(row) for row in rows)),
+        "positions": metrics["learner/positions"],
+    }
 
 
 def record_log_probs(rank: Any, rows: list[Any], merged: list[Any]) -> None:
