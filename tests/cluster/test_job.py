@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import time
 from pathlib import Path
@@ -46,12 +47,13 @@ def events(coordinator: Any) -> list[dict[str, Any]]:
 
 
 def actor_processes(name: str) -> list[psutil.Process]:
-    """Processes that hold an actor of this class; Ray names them after it."""
+    """Processes that hold an actor of this class on the cluster that these tests started; Ray names them after it."""
     found = []
-    for process in psutil.process_iter(["cmdline"]):
-        command = process.info["cmdline"]
-        if command and command[0].startswith(f"ray::{name}"):
-            found.append(process)
+    for process in psutil.Process().children(recursive=True):
+        with contextlib.suppress(psutil.NoSuchProcess):
+            command = process.cmdline()
+            if command and command[0].startswith(f"ray::{name}"):
+                found.append(process)
     return found
 
 

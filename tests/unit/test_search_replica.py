@@ -42,7 +42,7 @@ def following(registry: IndexRegistry) -> Any:
 def test_follow_unexpected_error_fails_the_swap_with_its_reason_and_goes_on(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    monkeypatch.setattr(search_replica, "POLL_S", 0.05)
+    monkeypatch.setattr(search_replica, "POLL_S", 1.0)
     monkeypatch.setattr(search_replica.logger, "propagate", True)
 
     async def scenario() -> None:
@@ -64,7 +64,7 @@ def test_follow_unexpected_error_fails_the_swap_with_its_reason_and_goes_on(
 
 
 def test_follow_registry_that_answers_nonsense_is_asked_again(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(search_replica, "POLL_S", 0.05)
+    monkeypatch.setattr(search_replica, "POLL_S", 1.0)
     monkeypatch.setattr(search_replica, "_PAUSE_S", 0.01)
 
     async def scenario() -> None:
