@@ -57,6 +57,7 @@ def turn_scripts(draw: st.DrawFn) -> Trajectory:
     return trajectory_of(turns)
 
 
+@pytest.mark.slow
 @settings(max_examples=2000, deadline=None)
 @given(trajectory=turn_scripts())
 def test_rows_random_scripts_keep_every_sampled_token_once_in_its_context(trajectory: Trajectory) -> None:
@@ -84,6 +85,7 @@ def test_rows_random_scripts_keep_every_sampled_token_once_in_its_context(trajec
     assert broken == max(len(rows) - 1, 0)
 
 
+@pytest.mark.slow
 @settings(max_examples=1000, deadline=None)
 @given(trajectory=turn_scripts())
 def test_rows_random_scripts_break_only_where_the_prefix_does(trajectory: Trajectory) -> None:
