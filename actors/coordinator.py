@@ -216,7 +216,9 @@ class Coordinator:
 
     async def _clone(self, name: str, steps: int | None = None, seconds: float | None = None) -> int:
         rows = await demonstration_rows(self.config, self.data.model_path, self.data.train, self.clients)
-        self.log.say(f"{len(rows)} demonstrations are written")
+        wanted = self.config.warmup.demonstrations
+        few = f" of warmup.demonstrations={wanted}: no other task can be demonstrated" if len(rows) < wanted else ""
+        self.log.say(f"{len(rows)} demonstrations are written{few}")
         return await clone(self.config, self.learner, rows, self.tracker, self.log, name, steps, seconds)
 
     async def _publish(self) -> None:
