@@ -61,6 +61,10 @@ class EndpointError(EngineError):
     """A chat endpoint cannot be reached, refuses the request, or answers with something that is no chat completion."""
 
 
+class RewardError(RLClusterError, ValueError):
+    """A reward function failed, or gave something that is no finite number; the run ends, since every episode needs one."""
+
+
 class WeightSyncError(RLClusterError, RuntimeError):
     """A weight update did not arrive whole; the engine must be restarted, never resumed."""
 

@@ -6,6 +6,7 @@ the attempt with its own outcome and no reward; what the trajectory holds is wha
 
 from __future__ import annotations
 
+import math
 import time
 import uuid
 from collections.abc import Awaitable, Callable
@@ -16,9 +17,9 @@ from rl_cluster.episodes.environment import Environment
 from rl_cluster.episodes.formats.base import ToolFormat
 from rl_cluster.episodes.rendering import ChatRenderer
 from rl_cluster.episodes.trajectory import Trajectory, Turn, TurnTimes
-from rl_cluster.errors import EngineError, Outcome, ToolTimeoutError, ToolUnavailableError
+from rl_cluster.errors import EngineError, Outcome, RewardError, ToolTimeoutError, ToolUnavailableError
 from rl_cluster.inference.sampling import Sample, SamplingSettings
-from rl_cluster.rewards import Reward
+from rl_cluster.rewards import Reward, Rewards
 
 Sampler = Callable[[list[int], SamplingSettings], Awaitable[Sample]]
 
@@ -75,10 +76,27 @@ async def run_episode(
         trajectory.outcome, trajectory.error = Outcome.TOOL_UNAVAILABLE, str(error)
     trajectory.finished_at = time.time()
     if not trajectory.outcome.is_infrastructure_failure:
-        rewards = parts.reward(task, trajectory)
+        rewards = _rewards(parts.reward, task, trajectory)
         trajectory.reward_components, trajectory.turn_rewards = rewards.components, rewards.by_turn
         trajectory.reward = rewards.components["reward"]
     return trajectory
+
+
+def _rewards(reward: Reward, task: Task, trajectory: Trajectory) -> Rewards:
+    """Raises RewardError where the function fails or gives what cannot be trained on, since that is a mistake in it."""
+    where = f"environment.reward, for an episode of task {task.task_id} that ended with {trajectory.outcome.value},"
+    try:
+        rewards = reward(task, trajectory)
+    except Exception as error:
+        raise RewardError(f"{where} raised {type(error).__name__}: {error}; mend the function.") from error
+    values = [rewards.components.get("reward", math.nan), *(rewards.by_turn or [])]
+    if not all(math.isfinite(value) for value in values):
+        raise RewardError(f"{where} gave {rewards}; it needs a component 'reward', and finite numbers.")
+    if rewards.by_turn is not None and len(rewards.by_turn) != len(trajectory.turns):
+        raise RewardError(
+            f"{where} gave {len(rewards.by_turn)} by_turn for {len(trajectory.turns)} turns; give one for each."
+        )
+    return rewards
 
 
 async def _play(parts: EpisodeParts, environment: Environment, limits: EpisodeLimits, trajectory: Trajectory) -> None:

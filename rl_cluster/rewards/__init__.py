@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-import importlib
-import pkgutil
 from collections.abc import Callable
 from dataclasses import dataclass
 
 from rl_cluster.datasets.task import Task
 from rl_cluster.episodes.trajectory import Trajectory
-from rl_cluster.errors import ConfigError
+from rl_cluster.registry import FileRegistry
+
+_FILES = FileRegistry(__name__, "environment.reward")
 
 
 @dataclass(frozen=True)
@@ -25,7 +25,4 @@ Reward = Callable[[Task, Trajectory], Rewards]
 
 def get_reward(name: str) -> Reward:
     """The function `(task, finished trajectory) -> Rewards` of that name; ConfigError if there is none."""
-    names = sorted(module.name for module in pkgutil.iter_modules(__path__))
-    if name not in names:
-        raise ConfigError(f"environment.reward={name!r} is unknown; choose one of {', '.join(names)}.")
-    return importlib.import_module(f"{__name__}.{name}").reward
+    return _FILES.get(name, "reward")

@@ -28,13 +28,14 @@ from rl_cluster.errors import (
     DataError,
     EngineError,
     Outcome,
+    RewardError,
     SearchRequestError,
     ToolTimeoutError,
     ToolUnavailableError,
 )
 from rl_cluster.inference.sampling import Sample, SamplingSettings
 from rl_cluster.models.source import resolve_model
-from rl_cluster.rewards import get_reward
+from rl_cluster.rewards import Reward, Rewards, get_reward
 from rl_cluster.sequences.extension import rows_from_trajectory
 from rl_cluster.sequences.row import MIXED_VERSIONS
 
@@ -115,9 +116,10 @@ def run(renderer: ChatRenderer) -> Run:
         limits: EpisodeLimits = LIMITS,
         odd: bool = False,
         reason: str = "stop",
+        reward: Reward | None = None,
     ) -> tuple[Trajectory, Policy]:
         policy = Policy(renderer.tokenizer, list(replies), odd, reason)
-        parts = EpisodeParts(policy, renderer, PLAIN, get_reward("ndcg"), "worker-3")
+        parts = EpisodeParts(policy, renderer, PLAIN, reward or get_reward("ndcg"), "worker-3")
         environment = SearchEnvironment(TASK, settings, PLAIN, service or Service())
         return asyncio.run(
             run_episode(parts, TASK, environment, limits, "group-5", attempt=2, index_id="index-7")
@@ -287,6 +289,30 @@ def test_episode_infrastructure_failure_has_no_reward(run: Run, failure: Excepti
     assert trajectory.reward_components == {}
     assert trajectory.error == str(failure)
     assert len(trajectory.turns) == 1
+
+
+@pytest.mark.parametrize(
+    ("rewards", "problem"),
+    [
+        (TimeoutError("the judge is slow"), "raised TimeoutError: the judge is slow; mend"),
+        (Rewards({"reward": math.nan}), "gave .* needs a component 'reward', and finite numbers"),
+        (Rewards({"ndcg@10": 1.0}), "gave .* needs a component 'reward', and finite numbers"),
+        (Rewards({"reward": 1.0}, by_turn=[math.inf, 0.0]), "gave .* needs a component 'reward', and finite numbers"),
+        (Rewards({"reward": 1.0}, by_turn=[1.0]), "gave 1 by_turn for 2 turns"),
+    ],
+)
+def test_episode_reward_function_in_error_ends_the_run(run: Run, rewards: Rewards | Exception, problem: str) -> None:
+    """It is a mistake in the function: neither an infrastructure failure that is tried again, nor a NaN that is trained."""
+
+    def reward(task: Task, trajectory: Trajectory) -> Rewards:
+        if isinstance(rewards, Exception):
+            raise rewards
+        return rewards
+
+    with pytest.raises(
+        RewardError, match=rf"^environment\.reward, for an episode of task t1 that ended with finished, {problem}"
+    ):
+        run("bm25_search: pump", "answer: d1", reward=reward)
 
 
 def test_episode_tool_that_never_returns_is_cancelled_from_outside(renderer: ChatRenderer) -> None:

@@ -46,9 +46,7 @@ def test_format_names_are_the_four_formats() -> None:
 
 
 def test_get_format_unknown_name_lists_the_known() -> None:
-    with pytest.raises(
-        ConfigError, match=r"^model\.tool_format='xml' is unknown; choose auto or one of hermes, llama3"
-    ):
+    with pytest.raises(ConfigError, match=r"^model\.tool_format='xml' is unknown; choose one of auto, hermes, llama3"):
         get_format("xml")
 
 

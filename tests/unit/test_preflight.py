@@ -165,8 +165,8 @@ def test_check_inputs_unknown_analyzer_or_embedder_is_refused(inputs: Inputs) ->
 @pytest.mark.parametrize(
     ("override", "part"),
     [
-        ("algorithm.loss.name=dpo", "loss='dpo' is unknown"),
-        ("algorithm.advantage.name=best", "advantage='best' is unknown"),
+        ("algorithm.loss.name=dpo", "algorithm.loss.name='dpo' is unknown"),
+        ("algorithm.advantage.name=best", "algorithm.advantage.name='best' is unknown"),
         ("environment.reward=bleu", "environment.reward='bleu' is unknown"),
         ("warmup.demonstrator=me", "warmup.demonstrator='me' is unknown; choose one of enterprise_kb, judgements"),
         ("model.tool_format=xml", "model.tool_format='xml' is unknown"),

@@ -2,20 +2,17 @@
 
 from __future__ import annotations
 
-import importlib
-import pkgutil
-
 from rl_cluster.algorithms.types import Advantage
-from rl_cluster.errors import ConfigError
+from rl_cluster.registry import FileRegistry
+
+_FILES = FileRegistry(__name__, "algorithm.advantage.name")
 
 
 def advantage_names() -> list[str]:
     """The names that `get_advantage` knows, sorted."""
-    return sorted(module.name for module in pkgutil.iter_modules(__path__))
+    return _FILES.names()
 
 
 def get_advantage(name: str) -> Advantage:
     """The function `(EpisodeBatch, AdvantageSettings) -> TokenAdvantages` of that name; ConfigError if there is none."""
-    if name not in advantage_names():
-        raise ConfigError(f"advantage={name!r} is unknown; choose one of {', '.join(advantage_names())}.")
-    return importlib.import_module(f"{__name__}.{name}").advantage
+    return _FILES.get(name, "advantage")

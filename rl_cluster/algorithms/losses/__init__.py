@@ -5,17 +5,15 @@ A file that sets NEEDS_EPISODE_RATIO or NEEDS_REFERENCE is given the input of th
 
 from __future__ import annotations
 
-import importlib
-import pkgutil
-from types import ModuleType
-
 from rl_cluster.algorithms.types import Loss, LossSettings
-from rl_cluster.errors import ConfigError
+from rl_cluster.registry import FileRegistry
+
+_FILES = FileRegistry(__name__, "algorithm.loss.name")
 
 
 def loss_names() -> list[str]:
     """The names that `get_loss` knows, sorted."""
-    return sorted(module.name for module in pkgutil.iter_modules(__path__))
+    return _FILES.names()
 
 
 def get_loss(name: str) -> Loss:
@@ -23,25 +21,19 @@ def get_loss(name: str) -> Loss:
 
     Raises ConfigError for an unknown name.
     """
-    return _module(name).loss
+    return _FILES.get(name, "loss")
 
 
 def default_settings(name: str) -> LossSettings:
     """The loss's own clip bounds: `ppo` 0.8 and 1.2, `cispo` 0 and 5, the others unbounded. ConfigError if unknown."""
-    return _module(name).DEFAULTS
+    return _FILES.get(name, "DEFAULTS")
 
 
 def needs_episode_ratio(name: str) -> bool:
     """Whether the loss reads `LossInputs.episode_log_ratio`, which costs a forward pass of its own."""
-    return getattr(_module(name), "NEEDS_EPISODE_RATIO", False)
+    return getattr(_FILES.module(name), "NEEDS_EPISODE_RATIO", False)
 
 
 def needs_reference(name: str) -> bool:
     """Whether the loss reads `LossInputs.reference_logprobs`."""
-    return getattr(_module(name), "NEEDS_REFERENCE", False)
-
-
-def _module(name: str) -> ModuleType:
-    if name not in loss_names():
-        raise ConfigError(f"loss={name!r} is unknown; choose one of {', '.join(loss_names())}.")
-    return importlib.import_module(f"{__name__}.{name}")
+    return getattr(_FILES.module(name), "NEEDS_REFERENCE", False)

@@ -8,25 +8,20 @@ A new one is a new file with a class `Format` and its name in the setting `model
 
 from __future__ import annotations
 
-import importlib
-import pkgutil
-
 from rl_cluster.episodes.formats.base import ToolFormat
-from rl_cluster.errors import ConfigError
+from rl_cluster.registry import FileRegistry
 
-_SHARED = ("base", "json_calls", "thinking")
+_FILES = FileRegistry(__name__, "model.tool_format", shared=("base", "json_calls", "thinking"), others=("auto",))
 
 
 def format_names() -> list[str]:
     """The names that `get_format` knows, sorted."""
-    return sorted(module.name for module in pkgutil.iter_modules(__path__) if module.name not in _SHARED)
+    return _FILES.names()
 
 
 def get_format(name: str) -> ToolFormat:
     """The tool-call format of that name; ConfigError if there is none."""
-    if name not in format_names():
-        raise ConfigError(f"model.tool_format={name!r} is unknown; choose auto or one of {', '.join(format_names())}.")
-    return importlib.import_module(f"{__name__}.{name}").Format()
+    return _FILES.get(name, "Format")()
 
 
 def detect_format(chat_template: str) -> str:

@@ -1,0 +1,57 @@
+"""`FileRegistry`: the choices of one setting, one file each in a folder of this package, or a module of the user's own.
+
+A name without a dot is a file of the folder. A name with dots is imported as it stands, so that a project adds a loss or a
+reward of its own without a change here: it must be importable where the run's actors are, as the files of a job's
+`--working-dir` are.
+"""
+
+from __future__ import annotations
+
+import importlib
+import pkgutil
+from types import ModuleType
+from typing import Any
+
+from rl_cluster.errors import ConfigError
+
+
+class FileRegistry:
+    """`setting`: what chooses among the files, for messages. `shared`: files of the folder that are no choice.
+    `others`: what the setting takes beside them."""
+
+    def __init__(self, package: str, setting: str, shared: tuple[str, ...] = (), others: tuple[str, ...] = ()) -> None:
+        self._package = package
+        self._setting = setting
+        self._shared = shared
+        self._others = others
+
+    def names(self) -> list[str]:
+        """The files that can be chosen, sorted."""
+        path = importlib.import_module(self._package).__path__
+        return sorted(module.name for module in pkgutil.iter_modules(path) if module.name not in self._shared)
+
+    def module(self, name: Any) -> ModuleType:
+        """The module of that name. Raises ConfigError where there is none, or where one of the user's own cannot be imported."""
+        if isinstance(name, str) and "." in name.strip("."):
+            return self._import_own(name)
+        if name not in self.names():
+            known = ", ".join([*self._others, *self.names()])
+            raise ConfigError(
+                f"{self._setting}={name!r} is unknown; choose one of {known}, or give a module of your own with its dots."
+            )
+        return importlib.import_module(f"{self._package}.{name}")
+
+    def get(self, name: Any, attribute: str) -> Any:
+        """What the module of that name defines as `attribute`. Raises ConfigError as `module` does, or where it defines none."""
+        module = self.module(name)
+        if not hasattr(module, attribute):
+            raise ConfigError(f"{self._setting}={name!r}: {module.__file__} defines no {attribute!r}; add it there.")
+        return getattr(module, attribute)
+
+    def _import_own(self, name: str) -> ModuleType:
+        try:
+            return importlib.import_module(name)
+        except ImportError as error:
+            raise ConfigError(
+                f"{self._setting}={name!r} cannot be imported ({error}); put the module into the folder that is submitted, or install it."
+            ) from error

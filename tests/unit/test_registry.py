@@ -1,0 +1,64 @@
+"""The choices of a setting: files of a folder, and modules of one's own."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from rl_cluster.algorithms.losses import default_settings, get_loss, loss_names, needs_reference
+from rl_cluster.errors import ConfigError
+from rl_cluster.registry import FileRegistry
+from rl_cluster.rewards import get_reward
+
+LOSSES = FileRegistry("rl_cluster.algorithms.losses", "algorithm.loss.name")
+
+
+@pytest.fixture
+def own_module(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """The file of an importable module `own_algorithms.halved`, which is empty."""
+    package = tmp_path / "own_algorithms"
+    package.mkdir()
+    (package / "__init__.py").touch()
+    monkeypatch.syspath_prepend(str(tmp_path))
+    return package / "halved.py"
+
+
+def test_registry_shared_files_are_no_choice() -> None:
+    formats = FileRegistry(
+        "rl_cluster.episodes.formats", "model.tool_format", shared=("base", "json_calls", "thinking")
+    )
+    assert formats.names() == ["hermes", "llama3", "plain", "qwen3_coder"]
+
+
+@pytest.mark.parametrize("name", ["ppo2", "", ".ppo", "ppo.", None, "__init__"])
+def test_registry_unknown_name_lists_the_choices(name: str | None) -> None:
+    with pytest.raises(ConfigError, match=r"^algorithm\.loss\.name=.* is unknown; choose one of cispo, .*ppo"):
+        LOSSES.module(name)
+
+
+def test_registry_own_module_serves_as_loss(own_module: Path) -> None:
+    own_module.write_text(
+        "from rl_cluster.algorithms.losses.ppo import DEFAULTS, loss\nNEEDS_REFERENCE = True\n", encoding="utf-8"
+    )
+    name = "own_algorithms.halved"
+    assert get_loss(name) is get_loss("ppo")
+    assert default_settings(name) == default_settings("ppo")
+    assert needs_reference(name)
+    assert not needs_reference("ppo")
+    assert name not in loss_names()
+
+
+def test_registry_own_module_missing_is_refused(own_module: Path) -> None:
+    with pytest.raises(
+        ConfigError, match=r"^environment\.reward='own_algorithms\.absent' cannot be imported .*submitted"
+    ):
+        get_reward("own_algorithms.absent")
+
+
+def test_registry_own_module_without_function_is_refused(own_module: Path) -> None:
+    own_module.write_text("def rewards(task, trajectory): ...\n", encoding="utf-8")
+    with pytest.raises(
+        ConfigError, match=r"^environment\.reward='own_algorithms\.halved': .*halved\.py defines no 'reward'"
+    ):
+        get_reward("own_algorithms.halved")
