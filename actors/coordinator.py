@@ -1,7 +1,7 @@
 """`Coordinator`: runs one job from its data to its report.
 
 Stages: prepare (index, search service, learner), warm-up, evaluation of the start, asynchronous RL, evaluation of the
-end, control arm (where asked for), report. Rollouts and training go on at the same time; the ledger, the staleness
+end, control arm (where asked for), report; with `training.max_steps=0` warm-up alone, evaluated on both sides. Rollouts and training go on at the same time; the ledger, the staleness
 policy and the buffer say what may start and what may be trained, this actor only carries messages between them.
 
 Invariants: a group is marked trained only after its step is complete; a checkpoint holds learner, ledger and history of
@@ -116,7 +116,9 @@ class Coordinator:
         status: Status = "FAILED"
         try:
             await self._prepare()
-            await self._train_and_evaluate()
+            await (self._train_and_evaluate() if self.config.training.max_steps else self._fine_tune())
+            paths = await asyncio.to_thread(self.report.finish, self.ledger.summary(), self.history, self.rl_seconds)
+            self.tracker.log_report(paths)
             status = "FINISHED"
             return self.report.as_json()
         except asyncio.CancelledError:
@@ -165,11 +167,23 @@ class Coordinator:
         self.rl_seconds, self.rl_started = self._rl_seconds(), None
         if config.evaluation.test_at_end:
             await self._evaluate_test("after", self.completed_steps)
-        await self._save_final()
+        await self._save_model("final")
         if config.evaluation.control:
             await self._control_arm()
-        paths = await asyncio.to_thread(self.report.finish, self.ledger.summary(), self.history, self.rl_seconds)
-        self.tracker.log_report(paths)
+
+    async def _fine_tune(self) -> None:
+        """Cloning alone: `before` is the model as it came."""
+        evaluation = self.config.evaluation
+        self.ledger = TaskLedger([task.task_id for task in self.data.train], self.config.seed, 1)
+        await self._publish()
+        await self._start_workers()
+        if evaluation.test_at_start:
+            await self._evaluate_test("before", 0)
+        await self._clone("warm-up", steps=self.config.warmup.steps)
+        await self._publish()
+        if evaluation.test_at_end:
+            await self._evaluate_test("after", 0)
+        await self._save_model("final")
 
     async def _restore_or_warm_up(self) -> None:
         config, training = self.config, self.config.training
@@ -361,7 +375,7 @@ class Coordinator:
             urgent = [group_id for group_id, version in self.in_flight.items() if version <= last_chance]
             patient = time.monotonic() - started < training.straggler_timeout_s
             # Asked in this order: what is put in between is then counted.
-            finished = not self.in_flight and self._nothing_left()
+            finished = not self.in_flight and not self.ledger.summary()["pending"]
             ready = await self.buffer.size.remote()
             count = min(training.global_batch_size, ready) if finished else training.global_batch_size
             if finished and not ready:
@@ -369,9 +383,6 @@ class Coordinator:
             if ready >= count and not (urgent and patient):
                 return await self.buffer.take.remote(count, self.completed_steps)
             await asyncio.sleep(0.2)
-
-    def _nothing_left(self) -> bool:
-        return self.ledger.summary()["pending"] == 0
 
     async def _step(self, groups: dict[str, list[Trajectory]]) -> None:
         config = self.config
@@ -451,10 +462,7 @@ class Coordinator:
         folder.mkdir(parents=True, exist_ok=True)
         await self.learner.call("save_hugging_face", self.config.training.step_timeout_s, str(folder))
         write_model_card(folder, self.config, self.completed_steps, self.report.as_json())
-
-    async def _save_final(self) -> None:
-        await self._save_model("final")
-        self.log.say(f"the model is saved in {self.output / 'final'}")
+        self.log.say(f"the model is saved in {folder}")
 
     async def _control_arm(self) -> None:
         """Clones on the demonstrations for as long as RL took, from where RL started, and evaluates that."""

@@ -140,9 +140,11 @@ class AlgorithmConfig(Section):
 
 
 class TrainingConfig(Section):
+    """`max_steps`: of reinforcement learning; 0 for supervised fine-tuning (the warm-up) alone."""
+
     global_batch_size: Positive
     group_size: Annotated[int, Field(ge=2, le=128)]
-    max_steps: Positive
+    max_steps: NonNegative
     max_epochs: Positive
     save_every: NonNegative
     keep_checkpoints: Positive
@@ -326,6 +328,16 @@ class Config(Section):
             raise ValueError(
                 f"training.drop_groups_without_signal=true would drop groups that algorithm.advantage={self.algorithm.advantage.name} learns "
                 "from, since it compares episodes over the batch; set it to false"
+            )
+        if not self.training.max_steps and not (self.warmup.enabled and self.warmup.steps):
+            raise ValueError(
+                "training.max_steps=0 trains by the warm-up alone, but there is none; set warmup=demonstrations or warmup=judgements, or "
+                "raise training.max_steps"
+            )
+        if not self.training.max_steps and self.evaluation.control:
+            raise ValueError(
+                "evaluation.control=true clones for as long as reinforcement learning took, but training.max_steps=0 has none; set it to "
+                "false"
             )
         needs_reference = self.algorithm.kl.coefficient > 0 or self.algorithm.advantage.kl_beta > 0
         if (needs_reference or self.algorithm.loss.name == "distillation") and self.learner.reference is None:

@@ -70,6 +70,11 @@ def _check_resume(config: Config) -> None:
             f"output_dir={config.output_dir} holds a run at step {steps[-1]}; set resume=auto to continue it, or choose another "
             "run_name or output_dir."
         )
+    if not config.training.max_steps:
+        raise ConfigError(
+            f"training.max_steps=0 starts from the model anew, but output_dir={config.output_dir} holds a run at step {steps[-1]}; choose "
+            "another run_name or output_dir."
+        )
     folder = checkpoint_folder(root, steps[-1])
     before = bound_settings(read_state(folder)["config"])
     now = bound_settings(config.model_dump(mode="json"))

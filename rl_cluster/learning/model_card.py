@@ -16,14 +16,14 @@ tags: [rl_cluster, search-agent]
 
 # {name}
 
-A search agent trained by multi-turn reinforcement learning with rl_cluster from `{base}`.
+A search agent trained with rl_cluster from `{base}`.
 
 It plays in at most {max_turns} turns with the tools {tools}, in the `{tool_format}` tool format, and ends with a line
 `answer: IDS`. Reward: nDCG@10 of the ranking, -1 when it does not finish.
 
 | setting | value |
 | --- | --- |
-| completed steps | {steps} |
+| steps of reinforcement learning | {steps} |
 | loss | {loss} |
 | advantage | {advantage} |
 | groups a step x samples | {batch} x {group} |

@@ -10,6 +10,7 @@ from typing import Any
 
 import psutil
 import pytest
+import torch
 
 from rl_cluster.composition import load_config
 from rl_cluster.config import Config
@@ -76,7 +77,7 @@ def test_job_asynchronous_then_resumed_trains_each_group_once_within_the_age_bou
 
     output = tmp_path / "asynchronous"
     limits = ["staleness.max_steps_off_policy=1", "algorithm/loss=cispo", "algorithm/advantage=rloo"]
-    limits += ["learner.lora.lora_rank=8", "weight_sync.lora=adapter"]
+    limits += ["learner.lora.lora_rank=8", "weight_sync.lora=adapter", "environment.reward=tests.helpers.own_reward"]
     coordinator, result = start(job(output, tiny_model, small_tables, "training.max_steps=2", *limits))
     report: Any = ray.get(result, timeout=300)
     ray.kill(coordinator)
@@ -99,6 +100,7 @@ def test_job_asynchronous_then_resumed_trains_each_group_once_within_the_age_bou
     assert {"rollout/reward/mean", "analysis/zero_adv_groups", "system/worker_idle", "staleness/age_max"} <= set(
         metrics
     )
+    assert metrics["rollout/reward/min"] >= 0.25
 
     coordinator, result = start(job(output, tiny_model, small_tables, "training.max_steps=3", *limits))
     resumed: Any = ray.get(result, timeout=300)
@@ -110,6 +112,25 @@ def test_job_asynchronous_then_resumed_trains_each_group_once_within_the_age_bou
     trained = read_state(checkpoint_folder(output / "checkpoints", 3))["queue"]["ledger"]["trained"]
     assert len(trained) == 6
     assert sorted(trained.values()) == [1, 1, 2, 2, 3, 3]
+
+
+def test_job_without_reinforcement_learning_fine_tunes_and_evaluates_both_sides(
+    tmp_path: Path, tiny_model: Path, small_tables: Path
+) -> None:
+    import ray
+    from transformers import AutoModelForCausalLM
+
+    output = tmp_path / "supervised"
+    coordinator, result = start(job(output, tiny_model, small_tables, "training.max_steps=0", "warmup.steps=2"))
+    report: Any = ray.get(result, timeout=300)
+    losses = [event["loss"] for event in events(coordinator) if event["kind"] == "supervised"]
+    ray.kill(coordinator)
+    assert len(losses) == 2
+    assert report["steps"] == 0
+    assert report["before"]["n"] == report["after"]["n"] == report["paired"]["n"] == 2
+    before = AutoModelForCausalLM.from_pretrained(tiny_model).state_dict()
+    after = AutoModelForCausalLM.from_pretrained(output / "final").state_dict()
+    assert any(not torch.equal(before[name], after[name]) for name in before)
 
 
 def test_job_synchronous_over_two_corpora_with_worker_killed_replaces_it_and_trains_age_zero(

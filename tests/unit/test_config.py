@@ -266,7 +266,7 @@ OUT_OF_RANGE = [
     "training.group_size=129",
     "training.group_size=2.5",
     "training.group_size=many",
-    "training.max_steps=0",
+    "training.max_steps=-1",
     "training.max_epochs=0",
     "training.save_every=-1",
     "training.keep_checkpoints=0",
@@ -398,6 +398,13 @@ def test_load_config_correction_beside_gspo_is_refused() -> None:
 def test_load_config_dropping_groups_that_an_advantage_learns_from_is_refused(advantage: str) -> None:
     message = refusal(f"algorithm/advantage={advantage}", "training.drop_groups_without_signal=true")
     assert f"algorithm.advantage={advantage} learns from" in message
+
+
+def test_load_config_no_reinforcement_learning_needs_a_warm_up() -> None:
+    assert load_config(["training.max_steps=0"]).training.max_steps == 0
+    for nothing in ("warmup=none", "warmup.steps=0"):
+        assert "trains by the warm-up alone, but there is none" in refusal("training.max_steps=0", nothing)
+    assert "evaluation.control=true clones" in refusal("training.max_steps=0", "evaluation.control=true")
 
 
 def test_load_config_constant_normaliser_can_be_stated_where_it_is_read() -> None:

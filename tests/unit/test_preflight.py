@@ -350,6 +350,14 @@ def test_check_inputs_fresh_start_in_a_used_folder_is_refused(inputs: Inputs, tm
     assert "holds a run at step 4" in message
 
 
+def test_check_inputs_fine_tuning_in_a_used_folder_is_refused(inputs: Inputs, tmp_path: Path) -> None:
+    leave_a_run(inputs, tmp_path / "run")
+    where = f"output_dir={tmp_path / 'run'}"
+    message = refusal(ConfigError, inputs.check, where, "training.max_steps=0", "warmup=judgements")
+    assert "training.max_steps=0 starts from the model anew" in message
+    assert "at step 4" in message
+
+
 @pytest.mark.slow
 def test_check_inputs_apart_wrong_setting_is_refused_as_in_the_same_process(inputs: Inputs) -> None:
     write_tasks(inputs.data / "tasks.parquet", inputs.tasks)
