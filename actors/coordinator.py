@@ -30,12 +30,13 @@ from actors.run_parts import (
     learner_settings,
     prepare_search,
     remove_snapshots,
+    search_access,
     search_app,
     update_settings,
     worker_options,
     worker_settings,
 )
-from actors.search_client import SearchAccess, open_search
+from actors.search_client import open_search
 from actors.search_service import stop_search
 from actors.system_meter import SystemMeter
 from actors.trajectory_buffer import TrajectoryBuffer
@@ -143,7 +144,7 @@ class Coordinator:
             ),
         )
         self.log.say(self.data.search_summary)
-        self.clients = open_search(SearchAccess(self.data.search_app, config.search))
+        self.clients = open_search(search_access(config))
         strategy = NodeAffinitySchedulingStrategy(self.learner.node_id, soft=False)
         self.sync = WeightSync.options(scheduling_strategy=strategy).remote()
         policy = StalenessPolicy(config.staleness.max_steps_off_policy, config.training.global_batch_size)

@@ -11,17 +11,20 @@ from rl_cluster.models.source import cache_root
 from rl_cluster.retrieval.devices import devices_from_config
 
 
-def build_options(search: SearchConfig) -> dict[str, Any]:
+def build_options(search: SearchConfig, parts: tuple[str, ...]) -> dict[str, Any]:
     """Ray's options of `build_index`: it takes no share of the CPUs, since nothing else computes while it runs."""
-    return {"num_cpus": 0, "num_gpus": search.gpus_per_replica if search.needs_gpu else 0.0}
+    return {"num_cpus": 0, "num_gpus": search.gpus_per_replica if search.needs_gpu and "vector" in parts else 0.0}
 
 
 @ray.remote(max_calls=1)  # the process ends and gives its memory back
-def build_index(path: str, corpus_name: str | None, search: dict[str, Any], locales: list[str]) -> tuple[str, str, int]:
+def build_index(
+    path: str, corpus_name: str | None, search: dict[str, Any], locales: list[str], parts: tuple[str, ...]
+) -> tuple[str, str, int]:
     """Builds the index of one corpus of a file, or finds it, and cuts it into the shards that the configuration asks for.
 
-    Returns its folder, its content id and its number of documents. `corpus_name` None: the only one of the file. `locales` of the questions choose the analyser where the documents do not say
-    their own.
+    Returns its folder, its content id and its number of documents. `corpus_name` None: the only one of the file. `locales` of the
+    questions choose the analyser where the documents do not say their own. `parts`: those that the offered tools read; making
+    vectors takes the longest.
     """
     import os
 
@@ -35,7 +38,7 @@ def build_index(path: str, corpus_name: str | None, search: dict[str, Any], loca
     # A task that reserves no CPU is given one thread by Ray; while an index is built, nothing else computes.
     torch.set_num_threads(os.cpu_count() or 1)
     corpus = read_corpus(path, corpus_name)
-    settings = settings_from_config(search, corpus.locales or locales)
+    settings = settings_from_config(search, corpus.locales or locales, parts)
     root = cache_root() / "indexes"
     index = SearchIndex.open_or_build(
         corpus, settings, root, memory_gib=search["memory_gib"], devices=devices_from_config(search)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import hashlib
 import platform
 import re
 from dataclasses import dataclass, field, replace
@@ -30,7 +31,7 @@ from rl_cluster.inference.engine import DEVICE_BACKENDS, EngineSettings
 from rl_cluster.learning.settings import LearnerSettings, LoraSettings, UpdateSettings
 from rl_cluster.service.http_search import HttpSearchClient, endpoint_id, http_search_settings
 from rl_cluster.service.settings import service_settings
-from rl_cluster.service.values import SEARCH_TOOLS, index_name
+from rl_cluster.service.values import SEARCH_TOOLS, index_name, open_parts
 
 PROBE_TOKENS = 48
 PROBE_TOLERANCE = {"float32": 1e-3, "bfloat16": 0.25}
@@ -44,7 +45,6 @@ class RunData:
 
     run_id: str
     model_path: str
-    search_app: str
     index_ids: dict[str, str]
     search_summary: str
     train: list[Task]
@@ -58,13 +58,20 @@ class RunData:
 
 
 def run_id(config: Config) -> str:
-    """The run's name as a part of file names and URLs."""
-    return re.sub(r"[^A-Za-z0-9_-]", "-", config.run_name)
+    """The run's name as a part of file names and URLs; its folder tells it from another run of the same name."""
+    folder = str(Path(config.output_dir).expanduser().resolve())
+    digest = hashlib.sha256(folder.encode()).hexdigest()[:6]
+    return f"{re.sub(r'[^A-Za-z0-9_-]', '-', config.run_name)}-{digest}"
 
 
 def search_app(config: Config) -> str:
     """The name of this run's Serve application."""
     return f"search-{run_id(config)}"
+
+
+def search_access(config: Config) -> SearchAccess:
+    """How the processes of this run reach its search."""
+    return SearchAccess(search_app(config), config.search, config.environment.tools)
 
 
 def remove_snapshots(config: Config) -> None:
@@ -89,7 +96,6 @@ async def prepare_search(config: Config, model_path: str) -> RunData:
     return RunData(
         run_id=run_id(config),
         model_path=model_path,
-        search_app=search_app(config),
         index_ids=index_ids,
         search_summary=summary,
         train=tasks["train"],
@@ -107,9 +113,7 @@ async def _serve_corpora(config: Config, folder: Path, locales: dict[str, set[st
         index_folder, index_ids[corpus], num_documents = await _build(config, folder, corpus, sorted(locales[corpus]))
         folders[index_name(corpus)] = index_folder
         total += num_documents
-    offered = environment_settings(config).tool_settings
-    # Demonstrations search by words and by meaning, whatever the policy is offered.
-    tools = replace(offered, tools=tuple(dict.fromkeys(("bm25_search", "vector_search", *offered.tools))))
+    tools = environment_settings(config).tool_settings
     await asyncio.to_thread(start_search, folders, app, service_settings(search, tools))
     address = f"http://{search.host}:{search.port}/{app}/v1/search"
     ids = ", ".join(identity[:12] for identity in index_ids.values())
@@ -119,9 +123,11 @@ async def _serve_corpora(config: Config, folder: Path, locales: dict[str, set[st
 
 async def _build(config: Config, folder: Path, corpus: str, locales: list[str]) -> tuple[str, str, int]:
     """The folder, the content id and the number of documents of one corpus' index."""
-    search = config.search
+    search, parts = config.search, open_parts(config.environment.tools)
     path = str(folder / "corpus.parquet")
-    built = build_index.options(**build_options(search)).remote(path, corpus, search.model_dump(), locales)
+    built = build_index.options(**build_options(search, parts)).remote(
+        path, corpus, search.model_dump(), locales, parts
+    )
     try:
         return await within(search.build_timeout_s, built)
     except TimeoutError as error:
@@ -281,7 +287,7 @@ def worker_settings(config: Config, data: RunData, adapter_modules: tuple[str, .
         tool_format=config.model.tool_format,
         reward=config.environment.reward,
         index_ids=data.index_ids,
-        search=SearchAccess(data.search_app, config.search),
+        search=search_access(config),
         rollout_timeout=rollout.rollout_timeout,
         rollout_max_retries=rollout.rollout_max_retries,
         sync_folder=sync.folder,

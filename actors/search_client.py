@@ -38,7 +38,6 @@ from rl_cluster.service.merging import described, merged
 from rl_cluster.service.settings import CallLimits, call_limits
 from rl_cluster.service.values import (
     SEARCH_TOOLS,
-    WHOLE_TOOLS,
     DocumentAnswer,
     DocumentRequest,
     IndexDescription,
@@ -46,7 +45,9 @@ from rl_cluster.service.values import (
     Request,
     SearchAnswer,
     SearchRequest,
+    documents_tool,
     index_name,
+    shards_of,
 )
 
 DEPLOYMENTS = {"bm25_search": "Bm25Replica", "vector_search": "VectorReplica", "hybrid_search": "HybridReplica"}
@@ -58,7 +59,7 @@ SWAP_TIMEOUT_S = 300.0
 
 def deployments(tool: str, shards: int) -> list[str]:
     """The names of a tool's deployments, one for each shard that they open."""
-    number = 1 if tool in WHOLE_TOOLS else shards
+    number = shards_of(tool, shards)
     return [DEPLOYMENTS[tool] if number == 1 else f"{DEPLOYMENTS[tool]}-{shard}" for shard in range(number)]
 
 
@@ -205,10 +206,14 @@ class ServeSearchClient:
 
 @dataclass(frozen=True)
 class SearchAccess:
-    """How a run's workers reach its search: an application of Ray Serve, or an endpoint of the team's own."""
+    """How a run's workers reach its search: an application of Ray Serve, or an endpoint of the team's own.
+
+    `tools`: those that the policy is offered, and no others are deployed.
+    """
 
     app_name: str
     search: SearchConfig
+    tools: tuple[str, ...]
 
 
 class CorpusClients(Protocol):
@@ -221,7 +226,7 @@ def open_search(access: SearchAccess) -> CorpusClients:
     """Clients for the event loop that runs. Raises ConfigError where the endpoint's token is not set on this machine."""
     if access.search.external is not None:
         return HttpSearchClient(http_search_settings(access.search))
-    return ServeSearchClient(access.app_name, call_limits(access.search))
+    return ServeSearchClient(access.app_name, call_limits(access.search), documents_tool(access.tools))
 
 
 def _first_line(error: Exception) -> str:

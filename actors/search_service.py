@@ -24,7 +24,7 @@ from actors.search_client import ServeSearchClient, deployments
 from actors.search_replica import REPLICAS
 from rl_cluster.errors import ClusterError, DeadlineError, RLClusterError
 from rl_cluster.service.settings import CallLimits, ServiceSettings
-from rl_cluster.service.values import TOOL_PARTS, IndexDescription
+from rl_cluster.service.values import TOOL_PARTS, IndexDescription, documents_tool
 
 _LOGGING = {"log_level": "WARNING", "enable_access_log": False}
 _INGRESS_REQUESTS = 1000
@@ -76,7 +76,7 @@ def start_search(indexes: dict[str, str], app_name: str, settings: ServiceSettin
             deployed = serve.deployment(REPLICAS[tool], name=name, **_options(settings, tool))
             tools.append(deployed.bind(app_name, indexes, settings, shard, len(shards)))
     ingress = serve.deployment(
-        _ingress(app_name, settings, names[0]),
+        _ingress(app_name, settings, documents_tool(names)),
         name="SearchIngress",
         ray_actor_options={"num_cpus": 0},
         max_ongoing_requests=_INGRESS_REQUESTS,

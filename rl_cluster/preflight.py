@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from rl_cluster.config import Config, bound_settings
 from rl_cluster.errors import CheckpointError, ClusterError, ConfigError, DataError, ModelError
-from rl_cluster.service.values import index_name
+from rl_cluster.service.values import SEARCH_TOOLS, index_name, open_parts, shards_of
 
 if TYPE_CHECKING:
     from rl_cluster.datasets.task import Document, Task
@@ -41,6 +41,7 @@ def check_inputs(config: Config) -> None:
     _check_model(config)
     _check_reference(config)
     _check_search(config)
+    _check_demonstrator(config)
     _check_data(config)
 
 
@@ -132,8 +133,26 @@ def _check_search(config: Config) -> None:
     from rl_cluster.service.access import token_digest
 
     token_digest(config.search.token_env)
-    settings_from_config(config.search.model_dump(), ())
-    SentenceEmbedder(config.search.embedder, max_tokens=config.search.embed_max_tokens)
+    parts = open_parts(config.environment.tools)
+    settings_from_config(config.search.model_dump(), (), parts)
+    if "vector" in parts:
+        SentenceEmbedder(config.search.embedder, max_tokens=config.search.embed_max_tokens)
+
+
+def _check_demonstrator(config: Config) -> None:
+    """The searcher by rule needs both ways of searching; without one it finds nothing that it could demonstrate."""
+    if not _demonstrated(config) or config.warmup.demonstrator != BUNDLED_CORPUS:
+        return
+    missing = next((tool for tool in ("bm25_search", "vector_search") if tool not in config.environment.tools), None)
+    if missing is not None:
+        raise ConfigError(
+            f"warmup.demonstrator={BUNDLED_CORPUS} searches with {missing}, which environment.tools={list(config.environment.tools)} lacks; "
+            "add it, or set warmup=judgements, or warmup=none and evaluation.control=false."
+        )
+
+
+def _demonstrated(config: Config) -> bool:
+    return config.warmup.enabled or config.evaluation.control
 
 
 def _check_data(config: Config) -> None:
@@ -160,8 +179,7 @@ def _check_data(config: Config) -> None:
                     "give each task to one split."
                 )
             seen[task.task_id] = split
-        demonstrated = config.warmup.enabled or config.evaluation.control
-        if split == "train" and demonstrated and config.warmup.demonstrator == BUNDLED_CORPUS:
+        if split == "train" and _demonstrated(config) and config.warmup.demonstrator == BUNDLED_CORPUS:
             foreign = next((task for task in tasks if task.corpus != BUNDLED_CORPUS), None)
             if foreign is not None:
                 raise ConfigError(
@@ -231,6 +249,21 @@ def _check_size(config: Config, tasks: list[Task], sample: list[Document]) -> No
         )
 
 
+def search_resources(config: Config) -> tuple[float, float]:
+    """CPUs and GPUs of the search replicas that a run deploys: those of each tool that it offers."""
+    search = config.search
+    if search.external is not None:
+        return 0.0, 0.0
+    replicas = {
+        tool: shards_of(tool, search.shards) * search.min_replicas
+        for tool in config.environment.tools
+        if tool in SEARCH_TOOLS
+    }
+    comparing = sum(number for tool, number in replicas.items() if "vector" in open_parts([tool]))
+    gpus = comparing * search.gpus_per_replica if search.needs_gpu else 0.0
+    return sum(replicas.values()) * search.cpus_per_replica, gpus
+
+
 def resource_table(config: Config) -> tuple[Any, bool]:
     """A table of what the job asks of the connected cluster against what it has, and whether it fits."""
     import ray
@@ -238,12 +271,9 @@ def resource_table(config: Config) -> tuple[Any, bool]:
 
     rollout, learner = config.rollout, config.learner
     cpus = rollout.num_workers * rollout.cpus_per_worker + learner.num_ranks * learner.cpus_per_rank
-    if config.search.external is None:
-        cpus += 2 * config.search.shards * config.search.min_replicas * config.search.cpus_per_replica
     gpus = rollout.num_workers * rollout.gpus_per_worker + learner.num_ranks * learner.gpus_per_rank
-    if config.search.external is None and config.search.needs_gpu:
-        comparing = config.search.shards + ("hybrid_search" in config.environment.tools)
-        gpus += comparing * config.search.min_replicas * config.search.gpus_per_replica
+    search_cpus, search_gpus = search_resources(config)
+    cpus, gpus = cpus + search_cpus, gpus + search_gpus
     has = ray.cluster_resources()
     gib = 1 << 30
     asks = [("CPU", cpus, has.get("CPU", 0.0)), ("GPU", gpus, has.get("GPU", 0.0))]

@@ -51,13 +51,14 @@ def run(config: ServeConfig) -> int:
 
 def check_folders(folders: list[str], settings: ServiceSettings) -> None:
     """What a replica would find wrong is said before one is started; replicas of one machine share what they map."""
-    from rl_cluster.retrieval.manifest import read_manifest
+    from rl_cluster.retrieval.manifest import check_parts, read_manifest
     from rl_cluster.retrieval.memory import check_open, open_bytes
 
-    taken = 0
+    taken, parts = 0, open_parts(settings.tools.tools)
     for folder in dict.fromkeys(folders):
         manifest, built = read_manifest(_absolute(folder))
-        taken += open_bytes(manifest, built, open_parts(settings.tools.tools))
+        check_parts(folder, built, parts)
+        taken += open_bytes(manifest, built, parts)
         check_open(folder, taken, settings.memory_gib)
 
 
@@ -106,10 +107,10 @@ def _build(name: str, path: str, config: ServeConfig) -> str:
 
     from actors.index_builder import build_index, build_options
 
-    file, search = _absolute(path), config.search.model_dump()
+    file, search, parts = _absolute(path), config.search.model_dump(), open_parts(config.tools)
     corpus = corpus_to_serve(name, file)
-    options = build_options(config.search)
-    reference = build_index.options(**options).remote(str(file), corpus, search, list(config.locales))
+    options = build_options(config.search, parts)
+    reference = build_index.options(**options).remote(str(file), corpus, search, list(config.locales), parts)
     try:
         return ray.get(reference, timeout=config.search.build_timeout_s)[0]
     except GetTimeoutError as error:

@@ -25,7 +25,7 @@ from rl_cluster.retrieval.filters import FilterIndex, Filters
 from rl_cluster.retrieval.fusion import fuse, reordered
 from rl_cluster.retrieval.index_build import content_id
 from rl_cluster.retrieval.lexical import LexicalIndex
-from rl_cluster.retrieval.manifest import read_manifest
+from rl_cluster.retrieval.manifest import check_parts, read_manifest
 from rl_cluster.retrieval.passages import passages, words_of
 from rl_cluster.retrieval.rerank import CrossEncoderReranker, Reranker
 from rl_cluster.retrieval.self_check import check_answers
@@ -155,9 +155,7 @@ class SearchIndex:
         folder, devices = Path(folder), devices or Devices()
         manifest, settings = read_manifest(folder)
         parts = settings.parts if parts is None else parts
-        for part in parts:
-            if part not in settings.parts:
-                raise IndexFormatError(f"{folder}: it has no part {part!r}; build it with search.parts including it.")
+        check_parts(folder, settings, parts)
         corpus = DocumentStore(folder, manifest["corpus"])
         filters = FilterIndex.load(folder / "filters")
         lexical = vector = None

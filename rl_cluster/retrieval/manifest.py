@@ -69,6 +69,15 @@ def read_manifest(folder: Path) -> tuple[dict[str, Any], IndexSettings]:
     return manifest, settings
 
 
+def check_parts(folder: str | Path, settings: IndexSettings, parts: tuple[str, ...]) -> None:
+    """Raises IndexFormatError where an index was built without one of the `parts` that are to be read; `settings`: its own."""
+    missing = next((part for part in parts if part not in settings.parts), None)
+    if missing is not None:
+        raise IndexFormatError(
+            f"{folder}: it was built without its part {missing!r}; leave out the tools that read it, or build the index for them."
+        )
+
+
 def _library_versions() -> dict[str, str]:
     found = {}
     for name in _LIBRARIES:

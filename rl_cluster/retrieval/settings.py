@@ -41,14 +41,16 @@ class IndexSettings:
     def __post_init__(self):
         unknown = [part for part in self.parts if part not in PARTS]
         if unknown or not self.parts:
-            raise ConfigError(f"search.parts is {list(self.parts)}; choose from: {', '.join(PARTS)}.")
+            raise ConfigError(f"The parts of an index are {list(self.parts)}; choose from: {', '.join(PARTS)}.")
         for name in ("embed_max_tokens", "snippet_words"):
             if getattr(self, name) < 1:
                 raise ConfigError(f"search.{name} is {getattr(self, name)}; give a number of at least 1.")
 
 
-def settings_from_config(search: Mapping[str, Any], locales: Iterable[str]) -> IndexSettings:
-    """The index settings in a configuration's `search` section.
+def settings_from_config(
+    search: Mapping[str, Any], locales: Iterable[str], parts: tuple[str, ...] = PARTS
+) -> IndexSettings:
+    """The index settings in a configuration's `search` section, with the `parts` that the offered tools read.
 
     `locales`: those of the documents, or of the tasks where documents do not say theirs; they choose the analyser where the
     configuration says `auto`.
@@ -61,6 +63,7 @@ def settings_from_config(search: Mapping[str, Any], locales: Iterable[str]) -> I
         analyzer=analyzer_for(locales) if analyzer == "auto" else analyzer,
     )
     return IndexSettings(
+        parts=parts,
         lexical=LexicalSettings(**lexical, analysis=analysis),
         vector=VectorSettings(**{name: value for name, value in search["vector"].items() if name != "device"}),
         fusion=FusionSettings(**search["fusion"]),

@@ -39,7 +39,7 @@ class IndexCatalog:
         clock: Callable[[], float] = time.time,
         devices: Devices | None = None,
     ):
-        """`parts`: of each index that are opened, where it has them; `memory_gib`: for all of them, None for the machine's.
+        """`parts`: what is opened of each index; `memory_gib`: for all of them, None for the machine's.
 
         `clock`: seconds since the epoch; `devices`: where the indexes compute.
         """
@@ -53,7 +53,7 @@ class IndexCatalog:
     def apply(self, folders: Mapping[str, str], pending: Mapping[str, str] | None = None) -> None:
         """Opens the `folders` (name -> folder) and answers from them; `pending` ones are opened and wait.
 
-        Others are let go. Raises IndexFormatError or ModelError where one cannot be opened, ConfigError where all together do
+        Others are let go. Raises IndexFormatError or ModelError where one cannot be opened or lacks a part, ConfigError where all together do
         not fit into memory or a GPU is missing; then nothing has changed.
         """
         wanted = dict.fromkeys([*folders.values(), *(pending or {}).values()])
@@ -67,9 +67,7 @@ class IndexCatalog:
         self._active = {name: opened[folder] for name, folder in folders.items()}
 
     def _open(self, folder: str) -> SearchIndex:
-        _, settings = read_manifest(Path(folder))
-        parts = tuple(part for part in self._parts if part in settings.parts)
-        index = SearchIndex.open(folder, parts, devices=self._devices)
+        index = SearchIndex.open(folder, self._parts, devices=self._devices)
         index.warm_up()
         return index
 

@@ -26,8 +26,20 @@ WHOLE_TOOLS = ("hybrid_search",)
 
 
 def open_parts(tools: Iterable[str]) -> tuple[str, ...]:
-    """The parts of an index that the replicas of these tools open together; reading documents needs none of its own."""
-    return tuple(dict.fromkeys(part for tool in tools for part in TOOL_PARTS.get(tool, ())))
+    """The parts of an index that the replicas of these tools open together, in the order of `retrieval.settings.PARTS`; reading
+    documents needs none of its own."""
+    wanted = {part for tool in tools for part in TOOL_PARTS.get(tool, ())}
+    return tuple(part for part in ("lexical", "vector") if part in wanted)
+
+
+def documents_tool(tools: Iterable[str]) -> str:
+    """The tool whose replicas are asked for documents: the first that searches, since each of them has all."""
+    return next(tool for tool in tools if tool in SEARCH_TOOLS)
+
+
+def shards_of(tool: str, shards: int) -> int:
+    """How many deployments a tool has where indexes are cut into `shards`."""
+    return 1 if tool in WHOLE_TOOLS else shards
 
 
 NAME_PATTERN = r"^[A-Za-z0-9][A-Za-z0-9_.-]{0,63}$"

@@ -45,7 +45,8 @@ def test_index_is_built_in_the_language_of_the_documents_where_they_say_it(
     if not said:
         pq.write_table(pq.read_table(path).drop_columns(["locale"]), path)
     build: Any = build_index
-    folder, _, size = build._function(str(path), "mlqa/de", load_config([]).search.model_dump(), questions)
+    search = load_config([]).search.model_dump()
+    folder, _, size = build._function(str(path), "mlqa/de", search, questions, ("lexical", "vector"))
     index = SearchIndex.open(folder, ("lexical",))
     assert size == len(index.corpus) > 0
     assert index.settings.lexical.analysis.analyzer == analyzer

@@ -16,7 +16,7 @@ from rl_cluster.composition import load_config
 from rl_cluster.datasets.tables import write_tasks
 from rl_cluster.datasets.task import Document, Task
 from rl_cluster.errors import CheckpointError, ClusterError, ConfigError, DataError, ModelError, RLClusterError
-from rl_cluster.preflight import check_inputs, check_inputs_apart
+from rl_cluster.preflight import check_inputs, check_inputs_apart, search_resources
 from rl_cluster.retrieval.corpus import CORPUS_SCHEMA, write_corpus
 from tests.helpers.tiny_models import write_tiny_model
 
@@ -319,6 +319,32 @@ def test_check_inputs_demonstrations_for_foreign_documents_are_refused(inputs: I
     message = refusal(ConfigError, inputs.check, "warmup=demonstrations")
     assert "understands 'enterprise_kb' only" in message
     assert "set warmup=judgements" in message
+
+
+def test_check_inputs_demonstrations_without_a_tool_that_they_use_are_refused(inputs: Inputs) -> None:
+    message = refusal(ConfigError, inputs.check, "warmup=demonstrations", "environment.tools=[bm25_search]")
+    assert "searches with vector_search, which environment.tools=['bm25_search'] lacks" in message
+
+
+def test_check_inputs_embedder_that_no_tool_needs_is_not_looked_at(inputs: Inputs) -> None:
+    inputs.check("environment.tools=[bm25_search]", "search.embedder='bundled:none'")
+
+
+@pytest.mark.parametrize(
+    ("tools", "cpus", "gpus"),
+    [
+        ("[bm25_search,read_document]", 2 * 3 * 0.5, 0.0),
+        ("[bm25_search,vector_search]", 2 * (3 + 3) * 0.5, 2 * 3 * 0.25),
+        ("[hybrid_search]", 2 * 0.5, 2 * 0.25),
+        ("[bm25_search,vector_search,hybrid_search]", 2 * (3 + 3 + 1) * 0.5, 2 * (3 + 1) * 0.25),
+    ],
+)
+def test_search_resources_are_those_of_the_replicas_that_the_tools_deploy(tools: str, cpus: float, gpus: float) -> None:
+    """`hybrid_search` is served whole, the others from each of three shards."""
+    search = ["search.shards=3", "search.min_replicas=2", "search.max_replicas=2", "search.cpus_per_replica=0.5"]
+    devices = ["search.device=cuda", "search.gpus_per_replica=0.25"]
+    config = load_config([f"environment.tools={tools}", *search, *devices])
+    assert search_resources(config) == (cpus, gpus)
 
 
 def test_check_inputs_demonstrations_by_judgements_take_any_documents(inputs: Inputs) -> None:

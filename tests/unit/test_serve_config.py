@@ -9,7 +9,7 @@ import pytest
 
 from rl_cluster.datasets.task import Document
 from rl_cluster.environments.search_tools import SearchToolSettings
-from rl_cluster.errors import ConfigError, DataError
+from rl_cluster.errors import ConfigError, DataError, IndexFormatError
 from rl_cluster.retrieval.corpus import Corpus, write_corpus
 from rl_cluster.retrieval.index import IndexSettings, SearchIndex
 from rl_cluster.retrieval.memory import open_bytes
@@ -69,6 +69,19 @@ def test_check_folders_counts_the_parts_that_the_tools_open(tmp_path: Path) -> N
     with pytest.raises(ConfigError, match=r"search\.memory_gib"):
         check_folders([str(tmp_path / "i"), *copies], settings("bm25_search"))
     check_folders([str(tmp_path / "i")] * 9, settings("bm25_search"))
+
+
+def test_check_folders_index_without_what_a_tool_reads_is_refused(tmp_path: Path) -> None:
+    corpus = Corpus.from_documents("kb", documents(1))
+    SearchIndex.build(corpus, IndexSettings(parts=("lexical",)), tmp_path / "i")
+
+    def check(*tools: str) -> None:
+        offered = ServiceSettings(SearchToolSettings(5, 10, tools), CallLimits(), "127.0.0.1", 8399)
+        check_folders([str(tmp_path / "i")], offered)
+
+    check("bm25_search", "read_document")
+    with pytest.raises(IndexFormatError, match="built without its part 'vector'; leave out the tools that read it"):
+        check("bm25_search", "vector_search")
 
 
 def test_corpus_to_serve_is_the_only_one_or_the_one_of_that_name(tmp_path: Path) -> None:

@@ -125,6 +125,11 @@ def test_catalog_folder_that_cannot_be_opened_changes_nothing(folders: dict[str,
     assert isinstance(ask(catalog, SearchRequest("bm25_search", "pump", 1)), SearchAnswer)
 
 
+def test_catalog_index_without_a_part_that_its_tool_reads_is_refused(folders: dict[str, str]) -> None:
+    with pytest.raises(IndexFormatError, match="built without its part 'vector'"):
+        IndexCatalog(("lexical", "vector")).apply({"kb": folders["s1"]})
+
+
 def test_catalog_over_the_memory_given_is_refused_before_opening(folders: dict[str, str]) -> None:
     catalog = IndexCatalog(("lexical",), memory_gib=1e-7)
     with pytest.raises(ConfigError, match=r"search\.memory_gib=1e-07; build it with search/vector=ivf_pq"):
