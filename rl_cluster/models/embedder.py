@@ -9,7 +9,6 @@ from __future__ import annotations
 import hashlib
 import importlib.util
 import json
-import threading
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, Protocol
@@ -17,7 +16,9 @@ from typing import Any, Protocol
 import numpy as np
 
 from rl_cluster.errors import ConfigError, ModelError
+from rl_cluster.models.cutting import beginning
 from rl_cluster.models.device import check_device
+from rl_cluster.models.shared import shared_model
 from rl_cluster.models.steady_batches import can_batch, encode_steady
 
 DEFAULT_EMBEDDER = "bundled:all-minilm-l6-v2"
@@ -110,7 +111,7 @@ def _folder_config(folder: Path) -> Mapping[str, Any]:
 
 
 class SentenceEmbedder:
-    """A sentence-transformers model that is loaded at its first use and may be called from several threads.
+    """A sentence-transformers model that is loaded at its first use, once in a process, and may be called from several threads.
 
     `max_tokens` cuts longer texts; `device`: `cpu` or `cuda`. Raises ModelError where the model is missing, and on first use where
     it cannot be read; ConfigError where it has fewer positions than `max_tokens` (a hub's on first use), and on first use where
@@ -128,15 +129,12 @@ class SentenceEmbedder:
         self._in_folder = Path(self._source).is_dir()
         if self._in_folder:
             self._check_length(_folder_config(Path(self._source)))
-        self._model = None
-        self._steady = False
-        # Fast tokenizers refuse concurrent use ("Already borrowed").
-        self._lock = threading.Lock()
+        self._shared = shared_model(self._source, "embedder", device)
 
     def check(self) -> None:
         """Loads a hub's model, so that what is wrong with it is said before anything is built; a folder is known already."""
         if not self._in_folder:
-            with self._lock:
+            with self._shared.lock:
                 self._loaded()
 
     def _check_length(self, config: Mapping[str, Any]) -> None:
@@ -149,10 +147,10 @@ class SentenceEmbedder:
 
     def encode(self, texts: Sequence[str]) -> np.ndarray:
         """Returns float32 `[len(texts), dimensions]`; each row has length 1."""
-        with self._lock:
+        with self._shared.lock:
             model = self._loaded()
             vectors = model.encode(
-                list(texts),
+                [beginning(text, getattr(model, "tokenizer", None), self.max_tokens) for text in texts],
                 batch_size=self.batch_size,
                 normalize_embeddings=True,
                 convert_to_numpy=True,
@@ -162,28 +160,33 @@ class SentenceEmbedder:
 
     def encode_queries(self, texts: Sequence[str]) -> np.ndarray:
         """As `encode`, but each row is the same whatever else is encoded with it; in batches where that can be had."""
-        with self._lock:
+        with self._shared.lock:
             model = self._loaded()
-            if self._steady:
+            if self._shared.found[self.max_tokens]:
                 return encode_steady(model, texts, self.max_tokens)
         return np.concatenate([self.encode([text]) for text in texts])
 
-    def _loaded(self):
-        if self._model is None:
-            from sentence_transformers import SentenceTransformer
-
-            check_device(self.device)
-            try:
-                model = SentenceTransformer(self._source, device=self.device, local_files_only=self._in_folder)
-            except (OSError, ValueError) as error:
-                raise ModelError(
-                    f"The embedder {self.name!r} cannot be loaded from {self._source} ({error}); "
-                    "name a sentence-transformers folder."
-                ) from error
+    def _loaded(self) -> Any:
+        shared = self._shared
+        if shared.model is None:
+            shared.model = self._load()
+        model = shared.model
+        model.max_seq_length = self.max_tokens  # another user of the model may cut texts elsewhere
+        if self.max_tokens not in shared.found:
             to_dict = getattr(getattr(model[0], "config", None), "to_dict", None)
             config = {} if to_dict is None else to_dict()  # a model without a transformer has none
             self._check_length(config)
-            model.max_seq_length = self.max_tokens
-            self._steady = can_batch(model, self.max_tokens, most_tokens(config))
-            self._model = model
-        return self._model
+            shared.found[self.max_tokens] = can_batch(model, self.max_tokens, most_tokens(config))
+        return model
+
+    def _load(self) -> Any:
+        from sentence_transformers import SentenceTransformer
+
+        check_device(self.device)
+        try:
+            return SentenceTransformer(self._source, device=self.device, local_files_only=self._in_folder)
+        except (OSError, ValueError) as error:
+            raise ModelError(
+                f"The embedder {self.name!r} cannot be loaded from {self._source} ({error}); "
+                "name a sentence-transformers folder."
+            ) from error

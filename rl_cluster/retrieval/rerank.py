@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Protocol
@@ -10,10 +9,9 @@ from typing import Protocol
 import numpy as np
 
 from rl_cluster.errors import ModelError
+from rl_cluster.models.cutting import CHARACTERS_PER_TOKEN
 from rl_cluster.models.device import check_device
-
-_CHARACTERS_PER_TOKEN = 64
-"""A tokenizer reads all of a text before it is cut; no language has tokens of this length."""
+from rl_cluster.models.shared import shared_model
 
 
 class Reranker(Protocol):
@@ -25,7 +23,8 @@ class Reranker(Protocol):
 
 
 class CrossEncoderReranker:
-    """A sentence-transformers cross-encoder that is loaded at its first use and may be called from several threads.
+    """A sentence-transformers cross-encoder that is loaded at its first use, once in a process, and may be called from several
+    threads.
 
     `max_tokens` cuts query and text together; `device`: `cpu` or `cuda`. Raises ModelError at once where `name` is neither a
     folder nor a hub id, and on first use where the model cannot be read; ConfigError on first use where there is no such device.
@@ -38,14 +37,12 @@ class CrossEncoderReranker:
         self.max_tokens = max_tokens
         self.batch_size = batch_size
         self.device = device
-        self._model = None
-        # Fast tokenizers refuse concurrent use ("Already borrowed").
-        self._lock = threading.Lock()
+        self._shared = shared_model(name, "re-ranker", device, max_tokens)
 
     def scores(self, query: str, texts: Sequence[str]) -> np.ndarray:
         """Returns float32 `[len(texts)]`; a higher score is a better fit."""
-        with self._lock:
-            pairs = [(query, text[: _CHARACTERS_PER_TOKEN * self.max_tokens]) for text in texts]
+        with self._shared.lock:
+            pairs = [(query, text[: CHARACTERS_PER_TOKEN * self.max_tokens]) for text in texts]
             scores = self._loaded().predict(pairs, batch_size=self.batch_size, show_progress_bar=False)
         scores = np.asarray(scores, np.float32)
         if scores.shape != (len(texts),):
@@ -55,12 +52,12 @@ class CrossEncoderReranker:
         return scores
 
     def _loaded(self):
-        if self._model is None:
+        if self._shared.model is None:
             from sentence_transformers import CrossEncoder
 
             check_device(self.device)
             try:
-                self._model = CrossEncoder(
+                self._shared.model = CrossEncoder(
                     self.name,
                     device=self.device,
                     max_length=self.max_tokens,
@@ -70,4 +67,4 @@ class CrossEncoderReranker:
                 raise ModelError(
                     f"The re-ranker {self.name!r} cannot be loaded ({error}); name a cross-encoder's folder."
                 ) from error
-        return self._model
+        return self._shared.model
