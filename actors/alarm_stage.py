@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 
 from actors.event_log import EventLog
 from rl_cluster.episodes.trajectory import Trajectory
-from rl_cluster.evaluation.alarms import flat_metric_alarm, step_alarms, step_metrics
+from rl_cluster.evaluation.alarms import entropy_alarm, flat_metric_alarm, step_alarms, step_metrics
 from rl_cluster.tracking.report import RunReport
 from rl_cluster.tracking.run_tracker import RunTracker
 
@@ -20,10 +20,13 @@ class AlarmStage:
         self.tracker = tracker
         self.events = events
 
-    def after_step(self, groups: Mapping[str, Sequence[Trajectory]], step: int) -> dict[str, float]:
-        """The measures that the alarms are made of, for the tracker."""
+    def after_step(
+        self, groups: Mapping[str, Sequence[Trajectory]], step: int, entropies: Sequence[float] = ()
+    ) -> dict[str, float]:
+        """The measures that the alarms are made of, for the tracker. `entropies`: see `entropy_alarm`."""
         metrics = step_metrics(groups)
-        self._raise(step_alarms(metrics), step)
+        collapsed = entropy_alarm(entropies)
+        self._raise([*step_alarms(metrics), *([collapsed] if collapsed else [])], step)
         return metrics
 
     def after_validation(self, history: Sequence[Mapping[str, float]], step: int) -> None:

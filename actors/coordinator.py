@@ -20,8 +20,9 @@ from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 from actors.alarm_stage import AlarmStage
 from actors.evaluation_stage import EvaluationStage
 from actors.event_log import EventLog
+from actors.generation import Generation
 from actors.learner import LearnerGroup
-from actors.remote import actor, within
+from actors.remote import actor, ask, within
 from actors.rollout_pool import RolloutPool
 from actors.run_parts import (
     advantage_settings,
@@ -38,34 +39,39 @@ from actors.run_parts import (
 )
 from actors.search_client import open_search
 from actors.search_service import stop_search
+from actors.shared_folder import check_shared_folder
 from actors.system_meter import SystemMeter
 from actors.trajectory_buffer import TrajectoryBuffer
 from actors.warmup import clone, demonstration_rows
 from actors.weight_sync import WeightSync
 from rl_cluster.config import Config
+from rl_cluster.config_warnings import warnings_of
+from rl_cluster.episodes.rendering import decoder
 from rl_cluster.episodes.trajectory import Trajectory
-from rl_cluster.errors import CheckpointError, DropReason, LearnerError
+from rl_cluster.errors import CheckpointError, LearnerError
 from rl_cluster.inference.engine import DEVICE_BACKENDS
 from rl_cluster.learning.batch import build_step_batch, rows_of_groups
 from rl_cluster.learning.checkpoint import (
     checkpoint_folder,
     checkpoint_steps,
     commit_checkpoint,
+    last_progress,
+    note_progress,
     partial_folder,
     read_state,
 )
 from rl_cluster.learning.drift_alarm import check_drift
 from rl_cluster.learning.model_card import write_model_card
+from rl_cluster.learning.model_folder import begin_model, commit_model, validation_of
 from rl_cluster.models.source import resolve_model
 from rl_cluster.scheduling.curriculum import Curriculum
-from rl_cluster.scheduling.ledger import TaskLedger, Ticket
+from rl_cluster.scheduling.ledger import TaskLedger
 from rl_cluster.scheduling.staleness import StalenessPolicy
 from rl_cluster.scheduling.task_queue import TaskQueue
 from rl_cluster.scheduling.worker_health import HealthPolicy
 from rl_cluster.tracking.report import RunReport
 from rl_cluster.tracking.run_tracker import RunTracker, Status
 
-POLL_S = 1.0
 CLOSE_TIMEOUT_S = 10.0
 
 
@@ -85,10 +91,6 @@ class Coordinator:
         self.rl_seconds = 0.0
         self.rl_started: float | None = None
         self.trained_steps = 0
-        self.crash: BaseException | None = None
-        self.in_flight: dict[str, int] = {}
-        self.group_tasks: set[asyncio.Task[None]] = set()
-        self.wake = asyncio.Event()
         self.pool: RolloutPool | None = None
         self.running: asyncio.Task[Any] | None = None
 
@@ -111,7 +113,8 @@ class Coordinator:
         return await self.running
 
     async def _run(self) -> dict[str, Any]:
-        self.tracker = RunTracker(self.config, self.output)
+        resumed = self.config.resume == "auto" and bool(checkpoint_steps(self.checkpoints))
+        self.tracker = RunTracker(self.config, self.output, resumed)
         self.report = RunReport(self.config, self.output)
         self.alarms = AlarmStage(self.config.evaluation.external_metric, self.report, self.tracker, self.log)
         status: Status = "FAILED"
@@ -144,6 +147,10 @@ class Coordinator:
             ),
         )
         self.log.say(self.data.search_summary)
+        for warning in warnings_of(config):
+            self.log.say(f"warning: {warning}")
+        await check_shared_folder(self.learner, self.output, config.learner.zero_stage > 0)
+        self.tracker.decode = await asyncio.to_thread(decoder, model_path)
         self.clients = open_search(search_access(config))
         strategy = NodeAffinitySchedulingStrategy(self.learner.node_id, soft=False)
         self.sync = WeightSync.options(scheduling_strategy=strategy).remote()
@@ -200,17 +207,28 @@ class Coordinator:
             self.ledger = self.queue.ledger
             await self.learner.call("load", training.step_timeout_s, str(folder))
             self.completed_steps, self.history = state["completed_steps"], state["history"]
-            self.best, self.rl_seconds = state["best"], state["rl_seconds"]
-            kept = await self.buffer.restore.remote(self.ledger.returned_ids(), self.completed_steps)
+            self.rl_seconds = state["rl_seconds"]
+            self.best = validation_of(self.output, "best")
+            self._say_what_was_undone()
+            restoring = self.buffer.restore.remote(self.ledger.returned_ids(), self.completed_steps)
+            kept = await ask("The buffer", restoring, training.step_timeout_s)
             for ticket in self.ledger.claim(kept):
                 self.ledger.finish(ticket.group_id)
             self.log.say(f"resumed at step {self.completed_steps} from {folder}; {len(kept)} finished groups kept")
             return
-        await self.buffer.restore.remote([], 0)
+        await ask("The buffer", self.buffer.restore.remote([], 0))
         if config.warmup.enabled and config.warmup.steps:
             await self._clone("warm-up", steps=config.warmup.steps)
             await self.learner.call("reset_optimizer", training.step_timeout_s)
         await self._checkpoint()
+
+    def _say_what_was_undone(self) -> None:
+        last = last_progress(self.checkpoints)
+        if last > self.completed_steps:
+            self.tracker.counts["training/redone_steps"] += last - self.completed_steps
+            self.log.say(
+                f"steps {self.completed_steps + 1} to {last} had no checkpoint when the run ended, and are made again"
+            )
 
     async def _set_reference(self) -> None:
         """Keeps the policy that is evaluated as `before` in `start`, and gives the learner its reference or teacher."""
@@ -243,12 +261,12 @@ class Coordinator:
             weights = await self.learner.publish_on_device(
                 self.sequence, self.data.probe_ids, transport, config.weight_sync.timeout_s
             )
-            await self.sync.publish.remote(weights, self.learner.ranks[0])
+            await ask("The weight sync", self.sync.publish.remote(weights, self.learner.ranks[0]))
             return
         name = f"{self.data.run_id}-{self.sequence:06d}.safetensors"
         path = str(Path(config.weight_sync.folder) / name)
         weights = await self.learner.publish(path, self.data.probe_ids, config.weight_sync.timeout_s)
-        await self.sync.publish.remote(weights)
+        await ask("The weight sync", self.sync.publish.remote(weights))
 
     async def _start_workers(self) -> None:
         config = self.config
@@ -281,19 +299,26 @@ class Coordinator:
 
     async def _train(self) -> None:
         training = self.config.training
+        assert self.pool is not None
         await self.meter.mark()
-        generating = asyncio.create_task(self._generate())
+        self.generation = Generation(
+            self.config,
+            self.data.train_by_id,
+            self.queue,
+            self.pool,
+            self.buffer,
+            self.policy,
+            self.limits,
+            self.completed_steps,
+            self.log,
+            self.tracker,
+        )
+        self.generation.start()
         try:
             while self.completed_steps < training.max_steps:
-                groups = await self._next_groups(generating)
+                groups = await self.generation.next_groups()
                 if groups is None:
-                    if not self.completed_steps:
-                        dropped = self.ledger.summary()["dropped_by_reason"]
-                        raise LearnerError(
-                            f"All epochs ended without a step, since every group was dropped ({dropped}); are the tasks too easy, too hard, "
-                            "or the search service down?"
-                        )
-                    self.log.say("all epochs are trained")
+                    self._say_all_epochs_are_over()
                     break
                 await self._step(groups)
                 if training.val_every and self.completed_steps % training.val_every == 0:
@@ -302,88 +327,18 @@ class Coordinator:
                     await self._checkpoint()
                 await self.meter.mark()
         finally:
-            generating.cancel()
-            for task in list(self.group_tasks):
-                task.cancel()
-            await asyncio.gather(generating, *self.group_tasks, return_exceptions=True)
+            await self.generation.stop()
         if not training.save_every or self.completed_steps % training.save_every:
             await self._checkpoint()
 
-    async def _generate(self) -> None:
-        """Starts groups as fast as the staleness bound and the workers allow."""
-        assert self.pool is not None
-        size = self.config.training.group_size
-        while True:
-            self.wake.clear()
-            last_useful = self.config.training.max_steps * self.config.training.global_batch_size
-            synced = self.pool.oldest_version()
-            if synced is not None:
-                open_groups = self.ledger.num_open
-                useful = last_useful - self.completed_steps * self.config.training.global_batch_size - open_groups
-                allowed = self.policy.admissible(self.completed_steps, open_groups, min(synced, self.completed_steps))
-                for ticket in self.queue.take(min(allowed, self.pool.room(size), max(0, useful))):
-                    self.in_flight[ticket.group_id] = min(synced, self.completed_steps)
-                    task = asyncio.create_task(self._play(ticket))
-                    self.group_tasks.add(task)
-                    task.add_done_callback(self._played)
-                    await asyncio.sleep(0)  # lets the pool count the group before the next is considered
-            try:
-                await within(POLL_S, self.wake.wait())
-            except TimeoutError:
-                await self.pool.refresh()
-
-    def _played(self, task: asyncio.Task[None]) -> None:
-        self.group_tasks.discard(task)
-        if not task.cancelled() and (error := task.exception()) is not None:
-            self.crash = self.crash or error
-
-    async def _play(self, ticket: Ticket) -> None:
-        assert self.pool is not None
-        group_id, task = ticket.group_id, self.data.train_by_id[ticket.task_id]
-        try:
-            group = await self.pool.run_group(group_id, task, self.config.training.group_size, self.limits)
-            usable = [trajectory for trajectory in group if not trajectory.outcome.is_infrastructure_failure]
-            lost = [trajectory.outcome.value for trajectory in group if trajectory.outcome.is_infrastructure_failure]
-            rewards: list[Any] = [trajectory.reward for trajectory in usable]  # never None: these were played to an end
-            for outcome in lost:
-                self.tracker.count(f"infrastructure/{outcome}")
-            if len(usable) < 2 or not any(trajectory.num_sampled for trajectory in usable):
-                self.ledger.drop(group_id, DropReason.INFRASTRUCTURE)
-                self.log.say(f"group {group_id} is dropped: {', '.join(sorted(set(lost)))}: {group[0].error}")
-            elif not self.queue.is_worth_training(ticket, rewards):
-                self.ledger.drop(group_id, DropReason.NO_SIGNAL)
-            else:
-                await self.buffer.put.remote(group_id, usable)
-                self.ledger.finish(group_id)
-        finally:
-            self.in_flight.pop(group_id, None)
-            self.wake.set()
-
-    async def _next_groups(self, generating: asyncio.Task[None]) -> dict[str, list[Trajectory]] | None:
-        """The groups of the next step; None when there will be no more."""
-        training, policy = self.config.training, self.policy
-        started = time.monotonic()
-        while True:
-            if generating.done():
-                generating.result()
-            assert self.pool is not None
-            if (error := self.crash or self.pool.failure) is not None:
-                raise error
-            for group_id, age in (await self.buffer.sweep.remote(self.completed_steps)).items():
-                self.ledger.drop(group_id, DropReason.STALE)
-                self.log.say(f"group {group_id} is dropped: age {age} is over staleness.max_steps_off_policy")
-            last_chance = self.completed_steps - policy.max_steps_off_policy
-            urgent = [group_id for group_id, version in self.in_flight.items() if version <= last_chance]
-            patient = time.monotonic() - started < training.straggler_timeout_s
-            # Asked in this order: what is put in between is then counted.
-            finished = not self.in_flight and not self.ledger.summary()["pending"]
-            ready = await self.buffer.size.remote()
-            count = min(training.global_batch_size, ready) if finished else training.global_batch_size
-            if finished and not ready:
-                return None
-            if ready >= count and not (urgent and patient):
-                return await self.buffer.take.remote(count, self.completed_steps)
-            await asyncio.sleep(0.2)
+    def _say_all_epochs_are_over(self) -> None:
+        summary = self.ledger.summary()
+        account = f"{summary['trained']} groups are trained, {summary['dropped']} dropped {summary['dropped_by_reason'] or ''}"
+        if not self.completed_steps:
+            raise LearnerError(
+                f"All epochs ended without a step ({account.strip()}); are the tasks too easy, too hard, or the search service down?"
+            )
+        self.log.say(f"all epochs are over: {account.strip()}")
 
     async def _step(self, groups: dict[str, list[Trajectory]]) -> None:
         config = self.config
@@ -399,9 +354,13 @@ class Coordinator:
         self.completed_steps += 1
         for group_id in groups:
             self.ledger.train(group_id, self.completed_steps)
+        self.generation.advance(self.completed_steps)
+        note_progress(self.checkpoints, self.completed_steps)
         await self._publish()
         metrics = {**batch.metrics, **update, **(await self._system_metrics(started))}
-        metrics |= self.alarms.after_step(groups, self.completed_steps)
+        trained = [entry for entry in [*self.history, metrics] if entry["learner/tokens"]]
+        entropies = [entry["learner/entropy"] for entry in trained]
+        metrics |= self.alarms.after_step(groups, self.completed_steps, entropies)
         training = config.training
         metrics["training/global_step"] = float(self.completed_steps)
         metrics["training/epoch"] = self.ledger.num_settled / len(self.data.train)
@@ -412,12 +371,11 @@ class Coordinator:
         self.tracker.log_metrics(metrics, self.completed_steps)
         self.tracker.log_traces([t for group in groups.values() for t in group], self.completed_steps)
         self.log.emit("step", step=self.completed_steps, of=config.training.max_steps, metrics=metrics)
-        self.wake.set()
 
     async def _system_metrics(self, training_started: float) -> dict[str, float]:
         metrics = await self.meter.step_metrics(training_started)
-        metrics["system/buffered_groups"] = float(await self.buffer.size.remote())
-        metrics["system/in_flight_groups"] = float(len(self.in_flight))
+        metrics["system/buffered_groups"] = float(await ask("The buffer", self.buffer.size.remote()))
+        metrics["system/in_flight_groups"] = float(len(self.generation.in_flight))
         for reason, count in self.ledger.summary()["dropped_by_reason"].items():
             metrics[f"staleness/dropped/{reason}"] = float(count)
         return metrics
@@ -432,8 +390,7 @@ class Coordinator:
         score = await self.evaluation.validate(self.data.validation, self.sequence, self.completed_steps)
         if score is not None and (not self.best or score > self.best["ndcg@10"]):
             self.best = {"step": float(self.completed_steps), "ndcg@10": score}
-            await self._save_model("best")
-
+            await self._save_model("best", self.best)
         self.alarms.after_validation(self.history, self.completed_steps)
 
     async def _evaluate_test(self, name: str, step: int) -> None:
@@ -447,22 +404,22 @@ class Coordinator:
             "completed_steps": self.completed_steps,
             "queue": self.queue.state_dict(),
             "history": self.history,
-            "best": self.best,
             "rl_seconds": self._rl_seconds(),
             "config": self.config.model_dump(mode="json"),
         }
         keep = self.config.training.keep_checkpoints
-        commit_checkpoint(self.checkpoints, self.completed_steps, state, keep, protect=(0,))
-        await self.buffer.checkpointed.remote()
+        parts = self.config.learner.num_ranks if self.config.learner.zero_stage else 0
+        commit_checkpoint(self.checkpoints, self.completed_steps, state, keep, protect=(0,), optimizer_parts=parts)
+        await ask("The buffer", self.buffer.checkpointed.remote())
         seconds = time.monotonic() - started
         self.tracker.log_metrics({"timing_s/save_checkpoint": seconds}, self.completed_steps)
         self.log.say(f"checkpoint of step {self.completed_steps} saved in {seconds:.1f} s")
 
-    async def _save_model(self, name: str) -> None:
-        folder = self.output / name
-        folder.mkdir(parents=True, exist_ok=True)
-        await self.learner.call("save_hugging_face", self.config.training.step_timeout_s, str(folder))
-        write_model_card(folder, self.config, self.completed_steps, self.report.as_json())
+    async def _save_model(self, name: str, validation: dict[str, float] | None = None) -> None:
+        partial = begin_model(self.output, name)
+        await self.learner.call("save_hugging_face", self.config.training.step_timeout_s, str(partial))
+        write_model_card(partial, self.config, self.completed_steps, self.report.as_json())
+        folder = commit_model(self.output, name, validation)
         self.log.say(f"the model is saved in {folder}")
 
     async def _control_arm(self) -> None:

@@ -10,9 +10,10 @@ from collections.abc import Sequence
 from typing import Any
 
 import ray
+from ray.exceptions import RayActorError
 
 from actors.remote import Handle, actor, value_of
-from rl_cluster.errors import DeadlineError
+from rl_cluster.errors import DeadlineError, LearnerError
 from rl_cluster.learning.rank import LearnerRank
 from rl_cluster.learning.settings import LearnerSettings, UpdateSettings
 from rl_cluster.learning.weight_version import WeightVersion
@@ -130,11 +131,18 @@ class LearnerGroup:
     async def _gather(references: list[ray.ObjectRef], timeout_s: float, what: str) -> list[Any]:
         tasks = [asyncio.ensure_future(value_of(reference)) for reference in references]
         done, waiting = await asyncio.wait(tasks, timeout=timeout_s, return_when=asyncio.FIRST_EXCEPTION)
-        for task in done:
-            if task.exception() is not None:
-                for other in waiting:
-                    other.cancel()
-                raise task.exception()  # type: ignore[misc]
+        for index, task in enumerate(tasks):
+            error = task.exception() if task in done else None
+            if error is None:
+                continue
+            for other in waiting:
+                other.cancel()
+            if isinstance(error, RayActorError):
+                raise LearnerError(
+                    f"Learner rank {index} of {len(tasks)} died during {what!r} ({str(error).splitlines()[0]}); the same command continues "
+                    "from the last checkpoint."
+                ) from error
+            raise error
         if waiting:
             missing = [index for index, task in enumerate(tasks) if task in waiting]
             for other in waiting:

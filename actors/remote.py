@@ -1,4 +1,4 @@
-"""Two small things that every actor file needs of Ray."""
+"""Small things that every actor file needs of Ray."""
 
 from __future__ import annotations
 
@@ -7,6 +7,11 @@ from collections.abc import Callable
 from typing import Any
 
 import ray
+
+from rl_cluster.errors import DeadlineError
+
+CALL_TIMEOUT_S = 120.0
+"""For calls that take milliseconds: an actor that is silent for so long is stuck, for instance on a disk that does not answer."""
 
 Handle = Any
 """A handle of a Ray actor."""
@@ -20,6 +25,16 @@ def actor(**options: Any) -> Callable[[type], Any]:
 async def value_of(reference: Any) -> Any:
     """Awaits a reference as a coroutine, which asyncio can wrap in a task, wait for and cancel."""
     return await reference
+
+
+async def ask(who: str, reference: Any, seconds: float = CALL_TIMEOUT_S) -> Any:
+    """Awaits a short call of an actor. Raises DeadlineError that names `who`."""
+    try:
+        return await within(seconds, value_of(reference))
+    except TimeoutError as error:
+        raise DeadlineError(
+            f"{who} did not answer within {seconds:.0f} s; is its node alive, and do its disks answer?"
+        ) from error
 
 
 async def within(seconds: float, awaitable: Any) -> Any:

@@ -8,6 +8,7 @@ then come back as `worker_lost`.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import os
 import time
 from collections.abc import Callable
@@ -17,15 +18,24 @@ from typing import Any
 import ray
 from ray.exceptions import RayActorError, RayError
 
-from actors.remote import Handle, value_of, within
-from actors.rollout_worker import RolloutWorker, WorkerSettings
+from actors.remote import Handle, ask, value_of, within
+from actors.rollout_worker import RETRY_PAUSE_S, RolloutWorker, WorkerSettings
+from actors.weight_sync import Publication
 from rl_cluster.datasets.task import Task
 from rl_cluster.episodes.episode import EpisodeLimits
 from rl_cluster.episodes.trajectory import Trajectory
-from rl_cluster.errors import ClusterError, DeadlineError, EngineError, Outcome, WeightSyncError
+from rl_cluster.errors import (
+    ClusterError,
+    DeadlineError,
+    EngineError,
+    Outcome,
+    SupersededError,
+    WeightSyncError,
+)
 from rl_cluster.scheduling.worker_health import HealthPolicy, WorkerHealth, WorkerState
 
 MONITOR_INTERVAL_S = 5.0
+REFRESH_TIMEOUT_S = 1.0
 
 
 @dataclass
@@ -80,10 +90,7 @@ class RolloutPool:
         try:
             await within(deadline, actor.start.remote())
             worker.health.on_started(time.monotonic(), incarnation)
-            publication = await within(deadline, self.sync.wait_newer.remote(0, deadline))
-            if publication is None:
-                raise DeadlineError("No weights were published before the workers started.")
-            await within(deadline, actor.apply.remote(publication))
+            publication = await within(deadline, self._apply_newest(actor, deadline))
         except TimeoutError as error:
             raise DeadlineError(
                 f"{worker.worker_id} did not start within rollout.start_timeout_s={deadline:.0f} s; is its node alive, and "
@@ -91,26 +98,53 @@ class RolloutPool:
             ) from error
         worker.health.on_synced(time.monotonic(), incarnation, publication.weights.version)
 
-    async def run_group(self, group_id: str, task: Task, size: int, limits: EpisodeLimits) -> list[Trajectory]:
-        """Plays a group on one worker, whose prefix cache then holds the shared prompt."""
+    async def _apply_newest(self, actor: Handle, deadline_s: float) -> Publication:
+        while True:
+            publication = await value_of(self.sync.wait_newer.remote(0, deadline_s))
+            if publication is None:
+                raise DeadlineError("No weights were published before the workers started.")
+            # A newer publication has taken its place, and nothing was loaded.
+            with contextlib.suppress(SupersededError):
+                await value_of(actor.apply.remote(publication))
+                return publication
+
+    async def run_group(
+        self, group_id: str, task: Task, size: int, limits: EpisodeLimits, oldest_version: int = 0
+    ) -> list[Trajectory]:
+        """Plays a group on one worker, whose prefix cache then holds the shared prompt; the worker's weights are at least of
+        `oldest_version`. Cancelling it ends the episodes on the worker too."""
         for _ in range(self.settings.rollout_max_retries + 1):
-            worker = await self._acquire(size)
+            worker = await self._acquire(size, oldest_version)
             incarnation = worker.health.incarnation
+            assert worker.actor is not None
+            playing = worker.actor.run_group.remote(group_id, task, size, limits)
             try:
-                assert worker.actor is not None
-                return await value_of(worker.actor.run_group.remote(group_id, task, size, limits))
+                return await within(self._group_deadline_s, value_of(playing))
             except (RayActorError, EngineError) as error:
                 await self._lost(worker, incarnation, first_line(error))
+            except TimeoutError:
+                await self._lost(worker, incarnation, f"a group took over {self._group_deadline_s:.0f} s")
+            except asyncio.CancelledError:
+                ray.cancel(playing)
+                raise
             finally:
                 await self._release(worker, size)
         return [_lost_episode(group_id, task, self.settings.index_ids[task.corpus]) for _ in range(size)]
 
-    async def _acquire(self, size: int) -> _Worker:
+    @property
+    def _group_deadline_s(self) -> float:
+        """All tries of an episode, the pauses between them and some air: the worker keeps the deadlines of its episodes itself."""
+        tries = self.settings.rollout_max_retries + 1
+        return tries * (self.settings.rollout_timeout + RETRY_PAUSE_S * tries) + 60.0
+
+    async def _acquire(self, size: int, oldest_version: int) -> _Worker:
         async with self.changed:
-            await self.changed.wait_for(lambda: self.failure is not None or self._free_worker(size) is not None)
+            await self.changed.wait_for(
+                lambda: self.failure is not None or self._free_worker(size, oldest_version) is not None
+            )
             if self.failure is not None:
                 raise self.failure
-            worker = self._free_worker(size)
+            worker = self._free_worker(size, oldest_version)
             assert worker is not None
             worker.under_way += size
             self.under_way += size
@@ -122,10 +156,11 @@ class RolloutPool:
             self.under_way -= size
             self.changed.notify_all()
 
-    def _free_worker(self, size: int) -> _Worker | None:
+    def _free_worker(self, size: int, oldest_version: int) -> _Worker | None:
         if self.under_way and self.under_way + size > self.max_concurrency:
             return None
         ready = [worker for worker in self.workers if worker.health.accepts_work]
+        ready = [worker for worker in ready if (worker.health.weight_version or 0) >= oldest_version]
         return min(ready, key=lambda worker: worker.under_way, default=None)
 
     def room(self, size: int) -> int:
@@ -134,11 +169,11 @@ class RolloutPool:
             return 0
         return max(int(self.under_way == 0), (self.max_concurrency - self.under_way) // size)
 
-    def oldest_version(self) -> int | None:
-        """The oldest weight version among serving workers, as last seen."""
-        versions = [w.health.weight_version for w in self.workers if w.health.accepts_work]
-        known = [version for version in versions if version is not None]
-        return min(known) if known else None
+    def version_with_room(self, size: int, oldest_version: int) -> int | None:
+        """The weight version, as last seen, of the worker that would play a group of `size` now; None when none would that has
+        at least `oldest_version`."""
+        worker = self._free_worker(size, oldest_version)
+        return None if worker is None else worker.health.weight_version
 
     async def _watch(self, worker: _Worker) -> None:
         """Follows one worker for good: weights, heartbeats, death and restart."""
@@ -183,7 +218,7 @@ class RolloutPool:
         self.on_event(f"{worker.worker_id} is lost: {reason}")
 
     async def _replace(self, worker: _Worker) -> bool:
-        await self.sync.unregister.remote(worker.worker_id)
+        await ask("The weight sync", self.sync.unregister.remote(worker.worker_id))
         worker.past_busy_s += worker.statistics.get("busy_s", 0.0)
         worker.statistics = {}
         if worker.actor is not None:
@@ -208,14 +243,20 @@ class RolloutPool:
             self.changed.notify_all()
 
     async def refresh(self) -> None:
-        """Asks all serving workers for their statistics now."""
-        for worker in self.workers:
-            if worker.health.accepts_work and worker.actor is not None:
-                beat = asyncio.ensure_future(value_of(worker.actor.statistics.remote()))
-                await asyncio.wait({beat}, timeout=MONITOR_INTERVAL_S)
-                if beat.done() and beat.exception() is None:
-                    worker.statistics = beat.result()
-                    worker.health.weight_version = int(worker.statistics["version"])
+        """Asks all serving workers for their statistics now; one that does not answer at once keeps nobody waiting."""
+        serving = [worker for worker in self.workers if worker.health.accepts_work and worker.actor is not None]
+        beats = {
+            asyncio.ensure_future(value_of(w.actor.statistics.remote())): w for w in serving if w.actor is not None
+        }
+        if not beats:
+            return
+        done, late = await asyncio.wait(beats, timeout=REFRESH_TIMEOUT_S)
+        for beat in late:
+            beat.cancel()
+        for beat in done:
+            if beat.exception() is None:
+                beats[beat].statistics = beat.result()
+                beats[beat].health.weight_version = int(beat.result()["version"])
 
     def total(self, name: str) -> float:
         """A statistic summed over workers."""

@@ -17,7 +17,7 @@ from typing import Any
 
 import ray
 
-from actors.remote import Handle, actor, within
+from actors.remote import Handle, actor, ask, within
 from actors.search_client import SearchAccess, open_search
 from actors.weight_sync import Publication, local_snapshot
 from rl_cluster.datasets.task import Task
@@ -85,7 +85,7 @@ class RolloutWorker:
             reward=get_reward(settings.reward),
             worker=self.worker_id,
         )
-        await self.sync.register.remote(self.worker_id)
+        await ask("The weight sync", self.sync.register.remote(self.worker_id))
         self.started_at = time.monotonic()
         return name
 
@@ -103,7 +103,7 @@ class RolloutWorker:
         deliver = self._read(publication) if publication.sender is None else self._fetch(publication)
         await self._engine().update(publication.weights, deliver, self.settings.sync_timeout_s)
         self.sequence = publication.sequence
-        await self.sync.acknowledge.remote(self.worker_id, publication.sequence)
+        await ask("The weight sync", self.sync.acknowledge.remote(self.worker_id, publication.sequence))
 
     def _read(self, publication: Publication) -> Deliver:
         async def deliver() -> None:

@@ -9,7 +9,7 @@ import numpy as np
 
 from actors.event_log import EventLog
 from actors.learner import LearnerGroup
-from actors.run_parts import environment_settings, supervised_settings
+from actors.run_parts import environment_settings, episode_limits, supervised_settings
 from actors.search_client import CorpusClients
 from rl_cluster.config import Config
 from rl_cluster.datasets.task import Task
@@ -39,11 +39,12 @@ async def demonstration_rows(
     renderer = ChatRenderer(tokenizer, tool_format.observation_role, tool_format.uses_template_tools)
     settings = environment_settings(config)
     demonstrator = get_demonstrator(config.warmup.demonstrator)
+    limits = episode_limits(config, config.rollout.temperature)
 
     async def one(task: Task) -> list[TrainingRow] | None:
         environment = SearchEnvironment(task, settings, tool_format, clients.over(task.corpus))
         script = demonstrator(task, settings.tool_settings)
-        trajectory = await demonstrate(task.task_id, environment, script, renderer, tool_format)
+        trajectory = await demonstrate(task.task_id, environment, script, renderer, tool_format, limits)
         if trajectory is None:
             return None
         rows = rows_from_trajectory(trajectory).rows
@@ -60,7 +61,8 @@ async def demonstration_rows(
     if not found:
         raise DataError(
             f"warmup.demonstrator={config.warmup.demonstrator}: none of the {tried} training tasks can be demonstrated, since no search "
-            f"with the question shows a relevant document; raise environment.k={settings.k}, or set warmup=none."
+            f"with the question shows a relevant document, or a reply is longer than rollout.sampling_max_tokens="
+            f"{limits.sampling_max_tokens}; raise environment.k={settings.k} or the latter, or set warmup=none."
         )
     return found[:wanted]
 

@@ -79,6 +79,13 @@ class LossConfig(Section):
             raise ValueError(
                 f"clip_low={self.clip_low} is not under clip_high={self.clip_high}; both are absolute ratios, such as 0.8 and 1.2"
             )
+        if not self.clip_low <= 1 <= self.clip_high:
+            raise ValueError(
+                f"clip_low={self.clip_low} and clip_high={self.clip_high} leave no room for the ratio 1 of an unchanged policy; both are "
+                "absolute ratios: write 0.8 and 1.28 for what others call 0.2 and 0.28"
+            )
+        if self.dual_clip is not None and self.name != "ppo":
+            raise ValueError(f"dual_clip={self.dual_clip} is read by ppo only, not by {self.name}; leave it out")
         if self.max_episode_tokens is not None and self.aggregation != "const":
             raise ValueError(
                 f"max_episode_tokens={self.max_episode_tokens} is read by aggregation=const only, not by {self.aggregation}; leave it out"
@@ -265,8 +272,8 @@ class TrackingConfig(Section):
         return self
 
 
-UNGROUPED_ADVANTAGES = ("monte_carlo", "reinforce_pp", "reinforce_pp_baseline")
-"""Advantages that are not 0 where all episodes of a group have the same reward."""
+UNGROUPED_ADVANTAGES = ("group_based_per_turn", "monte_carlo", "reinforce_pp", "reinforce_pp_baseline")
+"""Advantages that need not be 0 where all episodes of a group have the same reward."""
 
 
 class ClusterConfig(Section):
@@ -327,7 +334,17 @@ class Config(Section):
         if self.training.drop_groups_without_signal and self.algorithm.advantage.name in UNGROUPED_ADVANTAGES:
             raise ValueError(
                 f"training.drop_groups_without_signal=true would drop groups that algorithm.advantage={self.algorithm.advantage.name} learns "
-                "from, since it compares episodes over the batch; set it to false"
+                "from, since it compares more than the rewards of a group; set it to false"
+            )
+        if self.training.drop_groups_without_signal and self.algorithm.loss.name == "distillation":
+            raise ValueError(
+                "training.drop_groups_without_signal=true judges groups by rewards, which algorithm.loss=distillation does not read; set it "
+                "to false"
+            )
+        if self.training.group_size > rollout.rollout_max_concurrency:
+            raise ValueError(
+                f"training.group_size={self.training.group_size} is over rollout.rollout_max_concurrency={rollout.rollout_max_concurrency}, "
+                "but a group is played at once; raise the latter"
             )
         if not self.training.max_steps and not (self.warmup.enabled and self.warmup.steps):
             raise ValueError(

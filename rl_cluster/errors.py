@@ -136,4 +136,6 @@ class DropReason(StrEnum):
 
     STALE = "stale"
     INFRASTRUCTURE = "infrastructure"
+    STRAGGLER = "straggler"
+    NO_TOKENS = "no_tokens"
     NO_SIGNAL = "no_signal"

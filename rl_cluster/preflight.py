@@ -23,15 +23,18 @@ SIZE_SAMPLE = 200
 
 def check_inputs(config: Config) -> None:
     """Raises the first typed error among names, model folder and data files; starts nothing."""
-    from rl_cluster.algorithms.advantages import get_advantage
+    from rl_cluster.algorithms.advantages import check_settings_are_read, get_advantage
     from rl_cluster.algorithms.losses import get_loss
+    from rl_cluster.algorithms.types import AdvantageSettings
     from rl_cluster.demonstrators import get_demonstrator
     from rl_cluster.episodes.formats import get_format
     from rl_cluster.evaluation.external import get_external_metric
     from rl_cluster.rewards import get_reward
 
     get_loss(config.algorithm.loss.name)
-    get_advantage(config.algorithm.advantage.name)
+    advantage = config.algorithm.advantage
+    get_advantage(advantage.name)
+    check_settings_are_read(advantage.name, AdvantageSettings(**advantage.model_dump(exclude={"name"})))
     get_reward(config.environment.reward)
     get_demonstrator(config.warmup.demonstrator)
     get_external_metric(config.evaluation.external_metric)

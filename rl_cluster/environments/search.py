@@ -7,6 +7,7 @@ is never read as a call or an answer.
 from __future__ import annotations
 
 import re
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 
 from rl_cluster.datasets.task import Task
@@ -18,6 +19,8 @@ from rl_cluster.errors import Outcome, SearchRequestError
 
 MAX_RANKING = 10
 _ID_SEPARATORS = re.compile(r"[\s,;]+")
+_WRAPPING = "[](){}\"'`."
+_WRAPPERS = re.escape(_WRAPPING)
 
 
 @dataclass(frozen=True)
@@ -53,12 +56,13 @@ class SearchEnvironment:
         self.question = task.prompt
         self.client = client
         self.turns = 0
+        self.shown: set[str] = set()
 
     async def step(self, reply: ParsedReply) -> StepResult:
         """Carries out one reply. Infrastructure failures of the service are raised, never turned into text."""
         self.turns += 1
         if reply.answer is not None:
-            ranking = read_ranking(reply.answer)
+            ranking = read_ranking(reply.answer, self.shown)
             outcome = Outcome.FINISHED if ranking else Outcome.INVALID_ANSWER
             return StepResult(outcome=outcome, ranking=ranking)
         last_turn = self.turns >= self.settings.max_turns
@@ -84,7 +88,9 @@ class SearchEnvironment:
             answer = await call_tool(self.client, self.settings.tool_settings, call, self.task.excluded)
         except SearchRequestError as error:
             return self._refuse(position, call, result, str(error))
-        result.calls[position] = replace(call, found_ids=tuple(document.doc_id for document in answer.found))
+        found = tuple(document.doc_id for document in answer.found)
+        self.shown.update(found)
+        result.calls[position] = replace(call, found_ids=found)
         return answer.observation
 
     def _refuse(self, position: int, call: ToolCall, result: StepResult, error: str) -> str:
@@ -92,7 +98,27 @@ class SearchEnvironment:
         return f"error: {error}"
 
 
-def read_ranking(answer: str) -> list[str]:
-    """Document ids in the order given, at most ten; a repeated id stays where it stands, for the metric to judge."""
-    ids = [part.strip("[](){}\"'`.") for part in _ID_SEPARATORS.split(answer)]
-    return [doc_id for doc_id in ids if doc_id][:MAX_RANKING]
+def read_ranking(answer: str, shown: Iterable[str] = ()) -> list[str]:
+    """Document ids in the order given, at most ten; a repeated id stays where it stands, for the metric to judge.
+
+    Ids stand between blanks, commas or semicolons. One that holds such a character itself, or ends in a bracket or a full stop,
+    is read where it is among those that searches of the episode have `shown`; of two that begin alike the longer.
+    """
+    odd = sorted((doc_id for doc_id in shown if _parts(doc_id) != [doc_id]), key=len, reverse=True)
+    if not odd:
+        return _parts(answer)[:MAX_RANKING]
+    whole = re.compile(rf"(?<![^\s,;{_WRAPPERS}])({'|'.join(map(re.escape, odd))})(?![^\s,;{_WRAPPERS}])")
+    # Splitting at a pattern with a group gives texts and what it matched in turns.
+    pieces = whole.split(answer)
+    ids = [part for place, piece in enumerate(pieces) for part in ([piece] if place % 2 else _parts(piece))]
+    return ids[:MAX_RANKING]
+
+
+def write_ranking(ranking: Sequence[str]) -> str:
+    """What `read_ranking` reads back: commas only where an id holds blanks."""
+    plain = all(_parts(doc_id) == [doc_id] for doc_id in ranking)
+    return (" " if plain else ", ").join(ranking)
+
+
+def _parts(text: str) -> list[str]:
+    return [part for piece in _ID_SEPARATORS.split(text) if (part := piece.strip(_WRAPPING))]

@@ -8,10 +8,12 @@ from __future__ import annotations
 
 import math
 import uuid
-from collections.abc import Generator
+from collections.abc import Generator, Sequence
 from typing import Protocol
 
+from rl_cluster.environments.search import write_ranking
 from rl_cluster.episodes.environment import Environment
+from rl_cluster.episodes.episode import EpisodeLimits
 from rl_cluster.episodes.formats.base import ToolFormat
 from rl_cluster.episodes.rendering import ChatRenderer
 from rl_cluster.episodes.trajectory import Trajectory, Turn
@@ -33,10 +35,16 @@ Script = Generator[ScriptedCall, str, list[str]]
 
 
 async def demonstrate(
-    task_id: str, environment: Environment, script: Script, renderer: ChatRenderer, tool_format: ToolFormat
+    task_id: str,
+    environment: Environment,
+    script: Script,
+    renderer: ChatRenderer,
+    tool_format: ToolFormat,
+    limits: EpisodeLimits,
 ) -> Trajectory | None:
-    """Plays `script` to its end; None where it hands in nothing. Raises DataError when it needs more turns than the environment
-    gives."""
+    """Plays `script` to its end; None where it hands in nothing, or where a reply has no room in `limits`: a policy that learns
+    such replies is cut short. A ranking is shortened until it fits. Raises DataError when the script needs more turns than
+    the environment gives."""
     trajectory = Trajectory(uuid.uuid4().hex, task_id, f"demonstration:{task_id}", [], Outcome.CANCELLED)
     head = (environment.system, environment.question, environment.tools)
     prompt = renderer.first_prompt(*head)
@@ -49,8 +57,10 @@ async def demonstrate(
         except StopIteration as stop:
             if not stop.value:
                 return None
-            text = "answer: " + " ".join(stop.value)
+            text = _answer(stop.value, renderer, limits.sampling_max_tokens)
         sampled = renderer.encode_reply(text)
+        if len(sampled) > limits.sampling_max_tokens or len(prompt) + len(sampled) > limits.max_sequence_length:
+            return None
         turn = Turn(prompt, sampled, [math.nan] * len(sampled), [0] * len(sampled), text=text)
         trajectory.turns.append(turn)
         result = await environment.step(tool_format.parse(text, environment.tools))
@@ -66,3 +76,12 @@ async def demonstrate(
         observation = result.observation
         exchanges.append((text, observation))
         prompt = renderer.next_prompt(*head, prompt, sampled, exchanges)
+
+
+def _answer(ranking: Sequence[str], renderer: ChatRenderer, max_tokens: int) -> str:
+    """The answer with as many ids of the ranking, at least one, as a reply of `max_tokens` holds."""
+    for length in range(len(ranking), 1, -1):
+        text = f"answer: {write_ranking(ranking[:length])}"
+        if len(renderer.encode_reply(text)) <= max_tokens:
+            return text
+    return f"answer: {write_ranking(ranking[:1])}"

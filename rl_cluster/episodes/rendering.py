@@ -8,6 +8,7 @@ has not seen in these ids, so the whole prompt is rendered anew, and the next tu
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 from rl_cluster.episodes.formats.base import ToolSpec
@@ -18,6 +19,13 @@ _REPLY = f"{_MARK}REPLY{_MARK}"
 _THOUGHT = f"{_MARK}THOUGHT{_MARK}"
 _END_OF_THINKING = "</think>"
 """Stands for the sampled reply while a continuation is rendered; foreign text never holds the mark."""
+
+
+def decoder(model_path: str) -> Callable[[list[int]], str]:
+    """Token ids to text, special tokens included."""
+    from transformers import AutoTokenizer
+
+    return AutoTokenizer.from_pretrained(model_path, trust_remote_code=False).decode
 
 
 class ChatRenderer:

@@ -17,12 +17,14 @@ Groups = Mapping[str, Sequence[Trajectory]]
 
 @dataclass(frozen=True)
 class AlarmLimits:
-    """What is still taken for usual; shares in [0, 1], `rise` in units of reward."""
+    """What is still taken for usual; shares in [0, 1], `rise` in units of reward, `entropy` as a share of the run's first steps."""
 
     copied: float = 0.8
     idle: float = 0.5
     variety: float = 0.15
     identical: float = 0.5
+    invalid: float = 0.2
+    entropy: float = 0.1
     rise: float = 0.1
 
 
@@ -74,13 +76,36 @@ def identical_groups(groups: Groups) -> float | None:
     return sum(len({tuple(turn.text for turn in t.turns) for t in group}) == 1 for group in several) / len(several)
 
 
+def invalid_calls(groups: Groups) -> float | None:
+    """Share of tool calls that could not be carried out as written: malformed, or refused by the service. None without a call."""
+    calls = [call for group in groups.values() for t in group for turn in t.turns for call in turn.tool_calls]
+    return sum(call.error is not None for call in calls) / len(calls) if calls else None
+
+
+def entropy_alarm(entropies: Sequence[float], limits: AlarmLimits | None = None) -> str | None:
+    """A sentence when the newest entropy has collapsed against the mean of the first three, else None.
+
+    entropies: of the policy, nats a token, by step, those without a trained token left out. Needs four.
+    """
+    limits = limits or AlarmLimits()
+    if len(entropies) < 4:
+        return None
+    first = sum(entropies[:3]) / 3
+    if entropies[-1] >= limits.entropy * first:
+        return None
+    return (
+        f"the policy's entropy fell from {first:.3f} to {entropies[-1]:.3f} nats a token: it hardly explores any more"
+    )
+
+
 def step_metrics(groups: Groups) -> dict[str, float]:
-    """The four above under the names that they are tracked by; what cannot be said is left out."""
+    """The shares above under the names that they are tracked by; what cannot be said is left out."""
     found = {
         "alarms/copied_answers": copied_answers(groups),
         "alarms/idle_searches": idle_share(groups),
         "alarms/query_variety": query_variety(groups),
         "alarms/identical_groups": identical_groups(groups),
+        "alarms/invalid_calls": invalid_calls(groups),
     }
     return {name: value for name, value in found.items() if value is not None}
 
@@ -100,6 +125,8 @@ def step_alarms(metrics: Mapping[str, float], limits: AlarmLimits | None = None)
         alarms.append(
             f"in {metrics['alarms/identical_groups']:.0%} of the groups all episodes are the same, word for word"
         )
+    if metrics.get("alarms/invalid_calls", 0.0) > limits.invalid:
+        alarms.append(f"{metrics['alarms/invalid_calls']:.0%} of the tool calls are malformed or refused")
     return alarms
 
 

@@ -16,6 +16,7 @@ from rl_cluster.errors import CheckpointError
 
 STATE = "run.json"
 """What makes a folder a checkpoint."""
+_PROGRESS = "last_step"
 
 
 def checkpoint_folder(root: Path, step: int) -> Path:
@@ -31,12 +32,21 @@ def partial_folder(root: Path, step: int) -> Path:
     return folder
 
 
-def commit_checkpoint(root: Path, step: int, state: dict[str, Any], keep: int, protect: tuple[int, ...] = ()) -> Path:
-    """Adds the run's state to the partial folder, gives it its name, and removes all but the newest `keep`."""
+def commit_checkpoint(
+    root: Path, step: int, state: dict[str, Any], keep: int, protect: tuple[int, ...] = (), optimizer_parts: int = 0
+) -> Path:
+    """Adds the run's state to the partial folder, gives it its name, and removes all but the newest `keep`.
+
+    `optimizer_parts`: how many ranks write a part of the optimiser's state of their own. Raises CheckpointError where a part is
+    missing.
+    """
     partial, final = root / f".step_{step:06d}.partial", checkpoint_folder(root, step)
-    if not any((partial / "learner").glob("*.pt")):
+    learner = partial / "learner"
+    parts = len(list(learner.glob("*optim_states.pt")))
+    if not any(learner.glob("*.pt")) or parts < optimizer_parts:
         raise CheckpointError(
-            f"{partial} holds no learner state: the learner's node does not share this folder; set output_dir to one that it shares."
+            f"{partial} holds {parts} of {optimizer_parts} parts of the optimiser and {len(list(learner.glob('*.pt')))} files of the learner "
+            "in all: a learner's node does not share this folder; set output_dir to one that all share."
         )
     with open(partial / STATE, "w") as file:
         json.dump(state, file)
@@ -49,6 +59,20 @@ def commit_checkpoint(root: Path, step: int, state: dict[str, Any], keep: int, p
     for old in steps[:-keep]:
         shutil.rmtree(checkpoint_folder(root, old))
     return final
+
+
+def note_progress(root: Path, step: int) -> None:
+    """Notes the last completed step, so that a resumed run can say which steps a crash undid."""
+    root.mkdir(parents=True, exist_ok=True)
+    beside = root / f".{_PROGRESS}"
+    beside.write_text(str(step))
+    beside.replace(root / _PROGRESS)
+
+
+def last_progress(root: Path) -> int:
+    """The step that `note_progress` noted last; 0 where there is none."""
+    path = root / _PROGRESS
+    return int(path.read_text()) if path.exists() else 0
 
 
 def checkpoint_steps(root: Path) -> list[int]:

@@ -28,5 +28,8 @@ def episode_log_ratios(
         sums[0].index_add_(0, episodes[real], gap[real])
         sums[1].index_add_(0, episodes[real], torch.ones_like(gap)[real])
     if world_size > 1:
-        torch.distributed.all_reduce(sums)
+        # NCCL reduces on devices only.
+        reduced = sums.to(passes[0].behaviour_logprobs.device)
+        torch.distributed.all_reduce(reduced)
+        sums = reduced.cpu()
     return sums[0] / sums[1].clamp(min=1), sums[1]

@@ -248,8 +248,11 @@ class LearnerRank:
     def _reduce(self, sums: UpdateSums) -> dict[str, float]:
         totals, maxima = sums.as_tensors()
         if self.world_size > 1:
+            # NCCL reduces on devices only.
+            totals, maxima = totals.to(self.engine.device), maxima.to(self.engine.device)
             torch.distributed.all_reduce(totals)
             torch.distributed.all_reduce(maxima, op=torch.distributed.ReduceOp.MAX)
+            totals, maxima = totals.cpu(), maxima.cpu()
         return UpdateSums.metrics(totals, maxima)
 
     def _set_learning_rate(self, supervised: bool) -> None:
@@ -364,6 +367,11 @@ class LearnerRank:
             adapters = adapter_tensors(self.engine.module.model, self.settings.zero_stage)
         if self.rank == 0:
             write_hugging_face(folder, self.engine.module.model, self.tokenizer, tensors, adapters)
+
+    def leave_mark(self, folder: str) -> None:
+        """A file `rank-N` in a folder, by which another node sees that it shares it."""
+        Path(folder).mkdir(parents=True, exist_ok=True)
+        (Path(folder) / f"rank-{self.rank}").touch()
 
     def save(self, folder: str) -> None:
         """Writes model, optimiser and counters of this rank below `folder`; all ranks call it together."""

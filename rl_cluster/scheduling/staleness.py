@@ -54,6 +54,11 @@ class StalenessPolicy:
         """Whether a group would be too old for the step that starts after `completed_steps`."""
         return self.age(completed_steps, oldest_version) > self.max_steps_off_policy
 
+    def oldest_admissible(self, completed_steps: int, open_groups: int) -> int | None:
+        """The oldest version from which at least one group may start now (see `admissible`); None when none may."""
+        free = self.max_open_groups - open_groups
+        return None if free <= 0 else max(0, completed_steps - (free - 1) // self.groups_per_step)
+
     def admissible(self, completed_steps: int, open_groups: int, synced_version: int | None = None) -> int:
         """How many groups may start now, >= 0.
 

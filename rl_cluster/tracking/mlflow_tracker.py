@@ -52,6 +52,8 @@ class Tracker:
     uri: MLflow tracking URI; None for the SQLite file `mlflow.db` in the working directory. Files of a SQLite run go to
     the folder `mlflow_artifacts` beside the database. params: settings, nested mappings joined with dots.
     queue_size: writes that may wait; what no longer fits counts as failed. close_deadline_s: how long `finish` waits.
+    resume: the id of the MLflow run that goes on, whose parameters stay as they are; where the store has no such run, a new one
+    begins.
 
     Raises ConfigError when the tracking store cannot be opened: better at the start than without numbers at the end.
     """
@@ -64,6 +66,7 @@ class Tracker:
         params: Mapping[str, Any],
         queue_size: int = 1000,
         close_deadline_s: float = 60.0,
+        resume: str | None = None,
     ) -> None:
         self.uri = _absolute(uri or DEFAULT_URI)
         self.num_failed_writes = 0
@@ -86,8 +89,12 @@ class Tracker:
             logging.getLogger("mlflow").setLevel(logging.CRITICAL)
             self._client = mlflow.MlflowClient(tracking_uri=self.uri)
             self.experiment_id = self._experiment_id(self._redact.text(experiment))
-            run = self._client.create_run(self.experiment_id, run_name=self._redact.text(run_name))
-            self.run_id: str = run.info.run_id
+            resumed = resume is not None and self._take_up(resume)
+            if resume is not None and resumed:
+                self.run_id: str = resume
+            else:
+                run = self._client.create_run(self.experiment_id, run_name=self._redact.text(run_name))
+                self.run_id = run.info.run_id
         except Exception as error:  # noqa: BLE001 - MLflow stores raise errors of every library below them
             raise ConfigError(
                 f"tracking.uri={self._redact.text(self.uri)!r} cannot be used ({self._redact.text(str(error))}); "
@@ -95,7 +102,8 @@ class Tracker:
             ) from None
         self._thread = threading.Thread(target=self._write_all, name="mlflow-writer", daemon=True)
         self._thread.start()
-        self._log_params(params)
+        if not resumed:
+            self._log_params(params)
 
     def log_metrics(self, metrics: Mapping[str, float], step: int) -> None:
         """Log numbers at a training step. `@` in a name becomes `_at_`, since MLflow refuses it."""
@@ -142,28 +150,44 @@ class Tracker:
 
         self._submit("artifact", write)
 
-    def finish(self, status: Literal["FINISHED", "FAILED", "KILLED"] = "FINISHED") -> int:
+    def finish(
+        self, status: Literal["FINISHED", "FAILED", "KILLED"] = "FINISHED", deadline_s: float | None = None
+    ) -> int:
         """Write what waits, end the run with that status, and return the number of writes that failed or were left.
 
-        Waits at most `close_deadline_s`; a second call changes nothing.
+        Waits at most `deadline_s`, or `close_deadline_s`; a second call changes nothing.
         """
         if self._finished:
             return self.num_failed_writes
         self._finished = True
-        deadline = time.monotonic() + self._close_deadline_s
+        allowed = self._close_deadline_s if deadline_s is None else deadline_s
+        deadline = time.monotonic() + allowed
         self._status = status
         try:
-            self._queue.put(None, timeout=self._close_deadline_s)
+            self._queue.put(None, timeout=allowed)
             self._thread.join(max(deadline - time.monotonic(), 0.0))
         except queue.Full:
             logger.debug("The queue had no room for the end mark.")
         if self._thread.is_alive():
             left = max(self._queue.qsize(), 1)
             self.num_failed_writes += left
-            logger.warning("MLflow did not take %d writes within %g s; they are lost.", left, self._close_deadline_s)
+            logger.warning("MLflow did not take %d writes within %g s; they are lost.", left, allowed)
         if self.num_failed_writes:
             logger.warning("%d writes to MLflow failed in this run.", self.num_failed_writes)
         return self.num_failed_writes
+
+    def _take_up(self, run_id: str) -> bool:
+        """Whether the store has that run of this experiment, which then is running again."""
+        from mlflow.exceptions import MlflowException
+
+        try:
+            known = self._client.get_run(run_id)
+        except MlflowException:
+            return False
+        if known.info.experiment_id != self.experiment_id or known.info.lifecycle_stage == "deleted":
+            return False
+        self._client.update_run(run_id, status="RUNNING")
+        return True
 
     def _experiment_id(self, name: str) -> str:
         known = self._client.get_experiment_by_name(name)
@@ -333,10 +357,10 @@ def _turn_span(
             end_ns=_nanoseconds(tools_end),
             status="ERROR" if call.error else "OK",
             inputs=dict(call.arguments),
-            outputs=call.error or (turn.observations[place] if place < len(turn.observations) else None),
+            outputs=call.error or {"found": list(call.found_ids)},
             attributes={},
         )
-        for place, call in enumerate(turn.tool_calls)
+        for call in turn.tool_calls
     ]
     return _Span(
         name=f"turn {number}",
@@ -345,7 +369,7 @@ def _turn_span(
         end_ns=_nanoseconds(tools_end),
         status="OK",
         inputs={"new_prompt": decode(new_ids) if decode else None, "new_tokens": len(new_ids)},
-        outputs={"text": text, "finish_reason": turn.finish_reason},
+        outputs={"text": text, "finish_reason": turn.finish_reason, "observation": "\n".join(turn.observations)},
         attributes={
             "prompt_tokens": len(turn.prompt_ids),
             "sampled_tokens": len(turn.sampled_ids),

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import math
 from collections.abc import Callable, Generator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
@@ -17,6 +17,7 @@ from rl_cluster.environments.search import (
     SearchEnvironment,
     SearchEnvironmentSettings,
     read_ranking,
+    write_ranking,
 )
 from rl_cluster.environments.search_tools import ReadPart
 from rl_cluster.episodes.demonstrations import demonstrate
@@ -424,6 +425,33 @@ def test_read_ranking_usual_spellings_are_read(answer: str, ranking: list[str]) 
     assert read_ranking(answer) == ranking
 
 
+@pytest.mark.parametrize(
+    ("answer", "ranking"),
+    [
+        ("enwiki:Barack Obama, enwiki:Ohio", ["enwiki:Barack Obama", "enwiki:Ohio"]),
+        ("enwiki:Ohio enwiki:Barack Obama Sr. d1", ["enwiki:Ohio", "enwiki:Barack Obama Sr.", "d1"]),
+        ("['enwiki:Barack Obama'; enwiki:Pump (film)].", ["enwiki:Barack Obama", "enwiki:Pump (film)"]),
+        ("enwiki:Barack Obamas", ["enwiki:Barack", "Obamas"]),
+        ("enwiki:Michelle Obama", ["enwiki:Michelle", "Obama"]),
+        ("", []),
+    ],
+)
+def test_read_ranking_ids_with_blanks_are_read_where_they_were_shown(answer: str, ranking: list[str]) -> None:
+    shown = ["enwiki:Barack Obama", "enwiki:Barack Obama Sr.", "enwiki:Pump (film)", "enwiki:Ohio"]
+    assert read_ranking(answer, shown) == ranking
+
+
+@pytest.mark.parametrize("ranking", [["d1", "d2"], ["enwiki:Barack Obama", "d2"], ["a,b", "c;d", "e."]])
+def test_write_ranking_is_read_back(ranking: list[str]) -> None:
+    assert read_ranking(write_ranking(ranking), ranking) == ranking
+
+
+def test_episode_id_with_blanks_can_be_handed_in(run: Run) -> None:
+    found = [FoundDocument("north pump (2)", "Runbook", "the north pump"), FoundDocument("d2", "Page", "pump")]
+    trajectory, _ = run("bm25_search: pump", "answer: d2, north pump (2)", service=Service(found=found))
+    assert trajectory.ranking == ["d2", "north pump (2)"]
+
+
 def test_outcomes_policy_and_infrastructure_failures_share_none() -> None:
     for outcome in Outcome:
         kinds = [outcome is Outcome.FINISHED, outcome.is_policy_failure, outcome.is_infrastructure_failure]
@@ -446,7 +474,7 @@ def script(*searches: Search) -> Generator[Search, str, list[str]]:
 def test_demonstration_ends_finished_with_nan_logprobs(renderer: ChatRenderer) -> None:
     environment = SearchEnvironment(TASK, SETTINGS, PLAIN, Service())
     searches = [Search("vector_search", "pump"), Search("bm25_search", "runbook")]
-    trajectory = asyncio.run(demonstrate("t1", environment, script(*searches), renderer, PLAIN))
+    trajectory = asyncio.run(demonstrate("t1", environment, script(*searches), renderer, PLAIN, LIMITS))
     assert trajectory is not None
     assert trajectory.outcome is Outcome.FINISHED
     assert trajectory.ranking == ["d1", "d2"]
@@ -458,7 +486,7 @@ def test_demonstration_ends_finished_with_nan_logprobs(renderer: ChatRenderer) -
 def test_demonstration_shows_the_ids_that_an_episode_meets(run: Run, renderer: ChatRenderer) -> None:
     environment = SearchEnvironment(TASK, SETTINGS, PLAIN, Service())
     demonstration = asyncio.run(
-        demonstrate("t1", environment, script(Search("vector_search", "pump")), renderer, PLAIN)
+        demonstrate("t1", environment, script(Search("vector_search", "pump")), renderer, PLAIN, LIMITS)
     )
     assert demonstration is not None
     trajectory, _ = run("vector_search: pump", "answer: d1 d2")
@@ -476,11 +504,33 @@ def test_demonstration_without_a_ranking_is_none(renderer: ChatRenderer) -> None
         return []
 
     environment = SearchEnvironment(TASK, SETTINGS, PLAIN, Service())
-    assert asyncio.run(demonstrate("t1", environment, fruitless(), renderer, PLAIN)) is None
+    assert asyncio.run(demonstrate("t1", environment, fruitless(), renderer, PLAIN, LIMITS)) is None
 
 
 def test_demonstration_over_the_turns_is_a_data_error(renderer: ChatRenderer) -> None:
     environment = SearchEnvironment(TASK, SearchEnvironmentSettings(2, 4, 10), PLAIN, Service())
     searches = [Search("vector_search", "pump")] * 2
     with pytest.raises(DataError, match=r"^The demonstration of task t1 ended with turn_limit; raise environment"):
-        asyncio.run(demonstrate("t1", environment, script(*searches), renderer, PLAIN))
+        asyncio.run(demonstrate("t1", environment, script(*searches), renderer, PLAIN, LIMITS))
+
+
+def test_demonstration_ranking_is_shortened_to_what_a_reply_holds(renderer: ChatRenderer) -> None:
+    def many() -> Generator[Search, str, list[str]]:
+        yield Search("vector_search", "pump")
+        return [f"page-{number:08d}" for number in range(10)]
+
+    environment = SearchEnvironment(TASK, SETTINGS, PLAIN, Service())
+    shown = asyncio.run(
+        demonstrate("t1", environment, many(), renderer, PLAIN, replace(LIMITS, sampling_max_tokens=40))
+    )
+    assert shown is not None
+    assert 1 <= len(shown.ranking) < 10
+    assert len(shown.turns[-1].sampled_ids) <= 40
+
+
+@pytest.mark.parametrize("limits", [{"sampling_max_tokens": 12}, {"max_sequence_length": 100}])
+def test_demonstration_without_room_is_none(renderer: ChatRenderer, limits: dict[str, int]) -> None:
+    """A policy that learned it would be cut short, and rows over the length would be trained."""
+    environment = SearchEnvironment(TASK, SETTINGS, PLAIN, Service())
+    searches = script(Search("vector_search", "which runbook tells how to start the pump in the north of the plant"))
+    assert asyncio.run(demonstrate("t1", environment, searches, renderer, PLAIN, replace(LIMITS, **limits))) is None

@@ -9,6 +9,7 @@ from rl_cluster.episodes.trajectory import ToolCall, Trajectory, Turn
 from rl_cluster.errors import ConfigError, Outcome
 from rl_cluster.evaluation.alarms import (
     copied_answers,
+    entropy_alarm,
     flat_metric_alarm,
     identical_groups,
     idle_share,
@@ -86,6 +87,25 @@ def test_step_alarms_collapsed_step_raises_all_four_and_varied_one_none() -> Non
     assert len(step_alarms(step_metrics(collapsed))) == 4
     varied = {"g": [episode([f"a{i}", f"b{i}"], [["d1", "d2"], [f"e{i}"]], ["d2", "d1"]) for i in range(4)]}
     assert step_alarms(step_metrics(varied)) == []
+
+
+def test_step_alarms_invalid_calls_are_raised_over_a_fifth() -> None:
+    good = ToolCall("bm25_search", {"query": "pump"}, found_ids=("d1",))
+    bad = ToolCall("", {}, error="no call found")
+    made = episode(["a"], [["d1"]], ["d1"])
+    made.turns[0].tool_calls = [good, good, good, bad]
+    assert step_metrics({"g": [made]})["alarms/invalid_calls"] == 0.25
+    assert "25% of the tool calls are malformed or refused" in step_alarms(step_metrics({"g": [made]}))
+    made.turns[0].tool_calls = [good, good, good, good, bad]
+    assert not any("malformed" in alarm for alarm in step_alarms(step_metrics({"g": [made]})))
+
+
+def test_entropy_alarm_collapse_is_raised_and_a_decline_is_not() -> None:
+    assert entropy_alarm([0.5, 0.4, 0.6, 0.04]) == (
+        "the policy's entropy fell from 0.500 to 0.040 nats a token: it hardly explores any more"
+    )
+    assert entropy_alarm([0.5, 0.4, 0.6, 0.06]) is None
+    assert entropy_alarm([0.5, 0.4, 0.01]) is None
 
 
 def validations(*means: float) -> list[dict[str, float]]:

@@ -17,6 +17,8 @@ from rl_cluster.learning.checkpoint import (
     checkpoint_folder,
     checkpoint_steps,
     commit_checkpoint,
+    last_progress,
+    note_progress,
     partial_folder,
     read_state,
 )
@@ -150,9 +152,33 @@ def test_checkpoint_committed_holds_weights_and_state(tmp_path: Path) -> None:
 def test_checkpoint_without_learner_state_is_not_committed(tmp_path: Path) -> None:
     """A learner on another machine that does not share the folder leaves it empty."""
     partial_folder(tmp_path, 3)
-    with pytest.raises(CheckpointError, match="holds no learner state"):
+    with pytest.raises(CheckpointError, match="and 0 files of the learner in all"):
         commit_checkpoint(tmp_path, 3, {}, 2)
     assert checkpoint_steps(tmp_path) == []
+
+
+def test_checkpoint_without_the_part_of_a_rank_is_not_committed(tmp_path: Path) -> None:
+    """A rank on a node that does not share the folder leaves its part of the optimiser there."""
+    save(tmp_path, 2)
+    learner = partial_folder(tmp_path, 3) / "learner"
+    learner.mkdir()
+    (learner / "mp_rank_00_model_states.pt").touch()
+    (learner / "zero_pp_rank_0_mp_rank_00_optim_states.pt").touch()
+    with pytest.raises(CheckpointError, match=r"holds 1 of 2 parts of the optimiser .* does not share this folder"):
+        commit_checkpoint(tmp_path, 3, {}, 2, optimizer_parts=2)
+    assert checkpoint_steps(tmp_path) == [2]
+    (learner / "zero_pp_rank_1_mp_rank_00_optim_states.pt").touch()
+    commit_checkpoint(tmp_path, 3, {}, 2, optimizer_parts=2)
+    assert checkpoint_steps(tmp_path) == [2, 3]
+
+
+def test_progress_is_the_last_step_that_was_noted(tmp_path: Path) -> None:
+    root = tmp_path / "checkpoints"
+    assert last_progress(root) == 0
+    for step in (1, 2, 11):
+        note_progress(root, step)
+    assert last_progress(root) == 11
+    assert checkpoint_steps(root) == []
 
 
 def test_checkpoint_crash_before_commit_leaves_the_previous_one_newest(tmp_path: Path) -> None:

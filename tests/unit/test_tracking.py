@@ -80,7 +80,30 @@ def test_tracker_traces_write_failures_first_with_recorded_times(database: str) 
     assert seconds["lexical"] == pytest.approx((3, 5), abs=1e-3)
     assert spans["turn 1"].inputs["new_prompt"] == "5"
     assert spans["lexical"].inputs == {"query": f"x {REDACTED}"}
-    assert spans["lexical"].outputs == "found"
+    assert spans["lexical"].outputs == {"found": []}
+    assert spans["turn 0"].outputs["observation"] == "found"
+
+
+def test_tracker_resumed_goes_on_in_its_run(database: str) -> None:
+    first = Tracker(database, "resumed", "run", {"max_steps": 2})
+    first.log_metrics({"reward": 0.1}, 1)
+    assert first.finish("KILLED") == 0
+    again = Tracker(database, "resumed", "run", {"max_steps": 3}, resume=first.run_id)
+    again.log_metrics({"reward": 0.2}, 2)
+    client = mlflow.MlflowClient(database)
+    assert client.get_run(first.run_id).info.status == "RUNNING"
+    assert again.finish() == 0
+    run = client.get_run(first.run_id)
+    assert again.run_id == first.run_id
+    assert run.info.status == "FINISHED"
+    assert run.data.params == {"max_steps": "2"}
+    assert [entry.step for entry in client.get_metric_history(first.run_id, "reward")] == [1, 2]
+
+
+def test_tracker_resumed_without_its_run_begins_a_new_one(database: str) -> None:
+    tracker = Tracker(database, "resumed", "run", {"max_steps": 3}, resume="0" * 32)
+    assert tracker.finish() == 0
+    assert mlflow.MlflowClient(database).get_run(tracker.run_id).data.params == {"max_steps": "3"}
 
 
 def test_tracker_file_with_a_secret_is_refused_and_counted(

@@ -1,8 +1,13 @@
-"""Advantages: one file each, found by its name. A new one is a new file with a function `advantage`."""
+"""Advantages: one file each, found by its name. A new one is a new file with a function `advantage`, and READS: the settings
+that it reads.
+"""
 
 from __future__ import annotations
 
-from rl_cluster.algorithms.types import Advantage
+from dataclasses import asdict
+
+from rl_cluster.algorithms.types import Advantage, AdvantageSettings
+from rl_cluster.errors import ConfigError
 from rl_cluster.registry import FileRegistry
 
 _FILES = FileRegistry(__name__, "algorithm.advantage.name")
@@ -16,3 +21,15 @@ def advantage_names() -> list[str]:
 def get_advantage(name: str) -> Advantage:
     """The function `(EpisodeBatch, AdvantageSettings) -> TokenAdvantages` of that name; ConfigError if there is none."""
     return _FILES.get(name, "advantage")
+
+
+def check_settings_are_read(name: str, settings: AdvantageSettings) -> None:
+    """Raises ConfigError for a setting that was changed and that this advantage, as its READS say, does not read."""
+    reads = getattr(_FILES.module(name), "READS", tuple(asdict(settings)))
+    neutral = asdict(AdvantageSettings())
+    for setting, value in asdict(settings).items():
+        if value != neutral[setting] and setting not in reads:
+            raise ConfigError(
+                f"algorithm.advantage.{setting}={value} is not read by {name}, which reads {', '.join(reads) or 'no setting'}; leave it at "
+                f"{neutral[setting]}."
+            )

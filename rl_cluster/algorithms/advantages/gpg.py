@@ -6,6 +6,8 @@ import numpy as np
 
 from rl_cluster.algorithms.types import AdvantageSettings, EpisodeBatch, TokenAdvantages, groups_with_signal
 
+READS = ()
+
 
 def advantage(batch: EpisodeBatch, settings: AdvantageSettings) -> TokenAdvantages:
     """a (r_i - m) with a = E / (E - E0), E0 the episodes in groups of equal rewards; no setting applies.

@@ -6,6 +6,8 @@ import numpy as np
 
 from rl_cluster.algorithms.types import AdvantageSettings, EpisodeBatch, TokenAdvantages, groups_with_signal
 
+READS = ("normalize_std",)
+
 
 def advantage(batch: EpisodeBatch, settings: AdvantageSettings) -> TokenAdvantages:
     """(r_i - m) / (sd + epsilon), or r_i - m with `normalize_std` off, on every token of episode i.

@@ -9,6 +9,8 @@ import numpy as np
 from rl_cluster.algorithms.advantages import group_based
 from rl_cluster.algorithms.types import AdvantageSettings, EpisodeBatch, TokenAdvantages
 
+READS = ("normalize_std",)
+
 
 def advantage(batch: EpisodeBatch, settings: AdvantageSettings) -> TokenAdvantages:
     """(r_ij - m_j) / (sd_j + epsilon) over the episodes of the group that have turn j, on the tokens of that turn.

@@ -6,6 +6,8 @@ import numpy as np
 
 from rl_cluster.algorithms.types import AdvantageSettings, EpisodeBatch, TokenAdvantages, groups_with_signal
 
+READS = ("normalize_std",)
+
 
 def advantage(batch: EpisodeBatch, settings: AdvantageSettings) -> TokenAdvantages:
     """Best episode: (r_max - r_2nd) / (sd + epsilon), without the divisor if `normalize_std` is off; others 0.

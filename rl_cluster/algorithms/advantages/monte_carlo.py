@@ -6,6 +6,8 @@ import numpy as np
 
 from rl_cluster.algorithms.types import AdvantageSettings, EpisodeBatch, TokenAdvantages, whitened
 
+READS = ("gamma", "whiten")
+
 
 def advantage(batch: EpisodeBatch, settings: AdvantageSettings) -> TokenAdvantages:
     """R_ij = sum over k >= j of gamma^(k-j) r_ik, on the tokens of turn j; a scalar reward sits on the last turn.

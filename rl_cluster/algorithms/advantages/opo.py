@@ -8,6 +8,8 @@ import numpy as np
 
 from rl_cluster.algorithms.types import AdvantageSettings, EpisodeBatch, TokenAdvantages, groups_with_signal
 
+READS = ()
+
 
 def advantage(batch: EpisodeBatch, settings: AdvantageSettings) -> TokenAdvantages:
     """r_i - sum(l_j r_j) / sum(l_j) over the group, l the sampled tokens of an episode; no setting applies.

@@ -6,6 +6,8 @@ import numpy as np
 
 from rl_cluster.algorithms.types import AdvantageSettings, EpisodeBatch, TokenAdvantages, whitened
 
+READS = ("gamma", "kl_beta")
+
 
 def advantage(batch: EpisodeBatch, settings: AdvantageSettings) -> TokenAdvantages:
     """R_t = sum over s >= t of gamma^d (r_s - kl_beta k1_s), d sampled tokens between t and s, then whitened.

@@ -6,6 +6,8 @@ import numpy as np
 
 from rl_cluster.algorithms.types import AdvantageSettings, EpisodeBatch, TokenAdvantages, groups_with_signal, whitened
 
+READS = ()
+
 
 def advantage(batch: EpisodeBatch, settings: AdvantageSettings) -> TokenAdvantages:
     """Whitened r_i - m; no setting applies. The divergence from a reference belongs into the loss, as k2.

@@ -14,6 +14,7 @@ from rl_cluster.algorithms.types import AdvantageSettings, EpisodeBatch, TokenAd
 from rl_cluster.errors import ConfigError, LearnerError
 
 BASES = ("group_based", "rloo", "opo")
+READS = ("base", "normalize_std")
 
 
 def advantage(batch: EpisodeBatch, settings: AdvantageSettings) -> TokenAdvantages:

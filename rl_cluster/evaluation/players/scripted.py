@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 
 from rl_cluster.datasets.task import Task
 from rl_cluster.environments.scripted_searcher import scripted_search
+from rl_cluster.environments.search import write_ranking
 from rl_cluster.episodes.formats import get_format
 from rl_cluster.episodes.formats.base import ToolFormat
 from rl_cluster.episodes.trajectory import Trajectory, Turn
@@ -40,7 +41,7 @@ class Scripted:
                 call = next(script) if observation is None else script.send(observation)
                 text = self.tool_format.write_call(call.tool, {"query": call.query})
             except StopIteration as stop:
-                text = "answer: " + " ".join(stop.value)
+                text = f"answer: {write_ranking(stop.value)}"
             turn = Turn([], [], [], [], text=text, started_at=time.time())
             trajectory.turns.append(turn)
             result = await environment.step(self.tool_format.parse(text, environment.tools))

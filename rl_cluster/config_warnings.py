@@ -1,0 +1,26 @@
+"""What a configuration allows and a user would rather know before the run than after it."""
+
+from __future__ import annotations
+
+from rl_cluster.config import Config
+
+UNBOUNDED_LOSSES = ("importance_sampling", "policy_gradient")
+
+
+def warnings_of(config: Config) -> list[str]:
+    """One sentence for each."""
+    found = []
+    algorithm, lag = config.algorithm, config.staleness.max_steps_off_policy
+    if algorithm.loss.name in UNBOUNDED_LOSSES and algorithm.correction.kind == "none" and lag:
+        found.append(
+            f"algorithm.loss={algorithm.loss.name} has no trust region, and staleness.max_steps_off_policy={lag} lets it train on samples of "
+            "older weights; prefer ppo or cispo, set algorithm/correction=truncate, or set the lag to 0"
+        )
+    if algorithm.loss.aggregation == "const" and algorithm.loss.max_episode_tokens is None:
+        tokens = config.environment.max_turns * config.rollout.sampling_max_tokens
+        found.append(
+            f"algorithm.loss.aggregation=const divides by {tokens} tokens an episode, environment.max_turns={config.environment.max_turns} "
+            f"replies of rollout.sampling_max_tokens={config.rollout.sampling_max_tokens}; state algorithm.loss.max_episode_tokens for "
+            "another normaliser"
+        )
+    return found
