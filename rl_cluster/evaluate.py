@@ -1,7 +1,8 @@
 """Numbers out: `python -m rl_cluster.evaluate system=[bm25,vector,fusion,model] systems.model.path=FOLDER`.
 
 Plays every system on the same questions, compares them in pairs, once more under each drift that is asked for, and writes
-`report.html`, `report.md` and `report.json`. Ray and vLLM are started only where a system is a model of one's own: on the
+`report.html`, `report.md` and `report.json`. What is complete is kept on disk as it comes, so that the same command in the same
+folder goes on where a failure ended it. Ray and vLLM are started only where a system is a model of one's own: on the
 cluster that RAY_ADDRESS names, as in a Ray job, otherwise on this machine for as long as the evaluation takes.
 """
 
@@ -34,10 +35,12 @@ from rl_cluster.evaluation.settings import (
 )
 
 if TYPE_CHECKING:
+    from rl_cluster.evaluation.kept import KeptParts
     from rl_cluster.evaluation.players.base import Player
     from rl_cluster.evaluation.report import ReportContent
-    from rl_cluster.evaluation.runner import Evaluation
+    from rl_cluster.evaluation.runner import Evaluation, Stage
     from rl_cluster.evaluation.world import QuestionSet
+    from rl_cluster.retrieval.corpus import Corpus
 
 EVALUATE = Application("evaluate", "rl_cluster.evaluate", check_evaluate)
 Say = Callable[[str], None]
@@ -61,16 +64,22 @@ def run(config: EvaluateConfig) -> int:
         from rl_cluster.evaluation.table import comparison_table
 
         sets = question_sets(config.folders, config.data, config.split, config.limit)
-        check_inputs(config, sets)
+        kept = check_inputs(config, sets)
         if config.dry_run:
             console.print_json(json.dumps(config.model_dump(mode="json")))
             for questions in sets:
                 say(f"{questions.dataset}: {len(questions.tasks)} questions over the corpus {questions.corpus}")
             return 0
-        content, paths = evaluate(config, sets, say)
+        say(
+            f"evaluation {config.run_name}; after an interruption the same command with run_name={config.run_name} continues it"
+        )
+        content, paths = evaluate(config, sets, kept, say)
     except RLClusterError as error:
         say(f"error: {error}")
         return 2
+    except KeyboardInterrupt:
+        say("interrupted")
+        return 130
     console.print(comparison_table(content.comparison))
     for note in content.comparison["notes"]:
         say(note)
@@ -79,8 +88,10 @@ def run(config: EvaluateConfig) -> int:
     return 0
 
 
-def evaluate(config: EvaluateConfig, sets: Sequence[QuestionSet], say: Say) -> tuple[ReportContent, list[Path]]:
-    """Plays, compares, writes the report and tracks it. Raises RLClusterError."""
+def evaluate(
+    config: EvaluateConfig, sets: Sequence[QuestionSet], kept: KeptParts, say: Say
+) -> tuple[ReportContent, list[Path]]:
+    """Plays what is not kept, compares, writes the report and tracks it. Raises RLClusterError."""
     from rl_cluster.evaluation.drift import get_drift
     from rl_cluster.evaluation.report import write_report
     from rl_cluster.evaluation.runner import Plan, evaluate_systems, report_of
@@ -93,6 +104,8 @@ def evaluate(config: EvaluateConfig, sets: Sequence[QuestionSet], say: Say) -> t
         say(
             f"{confidential}: confidential, so no question, query or document text goes into the report, MLflow or traces"
         )
+    if kept.summary:
+        say(kept.summary)
     drifts = {name: get_drift(values) for name, values in config.evaluation.drift.items()}
     plan = Plan(
         stages=_stages(config, systems, say),
@@ -102,6 +115,8 @@ def evaluate(config: EvaluateConfig, sets: Sequence[QuestionSet], say: Say) -> t
         indexes=cache_root() / "indexes",
         samples=config.samples,
         seed=config.seed,
+        kept=kept,
+        traces=config.tracking.traces_per_step if config.tracking.enabled else 0,
         devices=devices_from_config(config.search.model_dump()),
     )
     evaluation = asyncio.run(evaluate_systems(sets, plan, say))
@@ -117,7 +132,6 @@ def evaluate(config: EvaluateConfig, sets: Sequence[QuestionSet], say: Say) -> t
     content = report_of(
         config.run_name, list(systems), evaluation, config.measure_settings, prices, drifts, config.repeats, facts
     )
-    _keep_records(config.folder / "evaluations", evaluation)
     numbers = {
         "run_name": config.run_name,
         "config": config.model_dump(mode="json"),
@@ -131,43 +145,62 @@ def evaluate(config: EvaluateConfig, sets: Sequence[QuestionSet], say: Say) -> t
     return content, paths
 
 
-def check_inputs(config: EvaluateConfig, sets: Sequence[QuestionSet]) -> None:
-    """Raises the first error among documents, drifts, models, tool formats and keys; starts nothing."""
-    from rl_cluster.evaluation.drift import get_drift
-    from rl_cluster.evaluation.world import check_filters
+def check_inputs(config: EvaluateConfig, sets: Sequence[QuestionSet]) -> KeptParts:
+    """Raises the first error among models, tool formats, keys, documents, drifts and what the output folder holds; starts nothing.
 
+    Returns what was played before.
+    """
+    from rl_cluster.evaluation.drift import get_drift
+    from rl_cluster.evaluation.kept import KeptParts, Part
+    from rl_cluster.evaluation.part_settings import settings_of_parts, weights_digest
+    from rl_cluster.evaluation.world import check_filters
+    from rl_cluster.learning.checkpoint_export import resolve_policy
+    from rl_cluster.models.parts import configuration_and_tokenizer
+
+    systems = systems_of(config)
+    models, weights = {}, {}
+    for name, system in systems.items():
+        if isinstance(system, ModelSystemConfig):
+            path = resolve_policy(system.path)
+            models[name] = (system, *configuration_and_tokenizer(path, f"systems.{name}.path"))
+            weights[name] = weights_digest(path)
+        elif isinstance(system, EndpointConfig):
+            _endpoint(config, system)
+    parts: dict[Part, dict[str, Any]] = {}
     for questions in sets:
         corpus = questions.read_corpus()
         for name, values in config.evaluation.drift.items():
             check_filters(questions, corpus, name, get_drift(values))
-    for name, system in systems_of(config).items():
-        if isinstance(system, ModelSystemConfig):
-            _check_model(config, name, system, sets)
-        elif isinstance(system, EndpointConfig):
-            _endpoint(config, system)
+        for system, configuration, tokenizer in models.values():
+            _check_context(config, system, configuration, tokenizer, questions, corpus)
+        index = _index_settings(config, systems, questions.locales(corpus))
+        parts |= settings_of_parts(config, systems, weights, questions, corpus, index)
+    kept = KeptParts(config.folder, parts)
+    kept.open(config.resume)
+    return kept
 
 
-def _check_model(config: EvaluateConfig, name: str, system: ModelSystemConfig, sets: Sequence[QuestionSet]) -> None:
+def _check_context(
+    config: EvaluateConfig,
+    system: ModelSystemConfig,
+    configuration: Any,
+    tokenizer: Any,
+    questions: QuestionSet,
+    corpus: Corpus,
+) -> None:
     from rl_cluster.evaluation.players.model import check_context
-    from rl_cluster.learning.checkpoint_export import resolve_policy
-    from rl_cluster.models.parts import configuration_and_tokenizer
 
-    configuration, tokenizer = configuration_and_tokenizer(resolve_policy(system.path), f"systems.{name}.path")
-    positions = getattr(configuration, "max_position_embeddings", None)
-    for questions in sets:
-        corpus = questions.read_corpus()
-        sample = [corpus.at(position) for position in range(0, len(corpus), max(1, len(corpus) // 200))]
-        check_context(
-            tokenizer,
-            positions,
-            system.path,
-            system.tool_format,
-            config.rollout,
-            _environment(config),
-            config.search.snippet_words,
-            questions.tasks,
-            sample,
-        )
+    check_context(
+        tokenizer,
+        getattr(configuration, "max_position_embeddings", None),
+        system.path,
+        system.tool_format,
+        config.rollout,
+        _environment(config),
+        config.search.snippet_words,
+        questions.tasks,
+        [corpus.at(position) for position in range(0, len(corpus), max(1, len(corpus) // 200))],
+    )
 
 
 def _environment(config: EvaluateConfig):
@@ -197,13 +230,17 @@ def _index_settings(config: EvaluateConfig, systems: Mapping[str, SystemConfig],
     return replace(settings_from_config(config.search.model_dump(), locales), parts=parts)
 
 
-def _stages(config: EvaluateConfig, systems: Mapping[str, SystemConfig], say: Say) -> list[Any]:
+def _stages(config: EvaluateConfig, systems: Mapping[str, SystemConfig], say: Say) -> list[Stage]:
     """What needs no engine together, then one model after another."""
+    from rl_cluster.evaluation.runner import Stage
+
     light = {name: system for name, system in systems.items() if not isinstance(system, ModelSystemConfig)}
-    stages: list[Any] = [lambda: _light_players(config, light)] if light else []
+    stages = []
+    if light:
+        stages.append(Stage(list(light), lambda names: _light_players(config, {name: light[name] for name in names})))
     for name, system in systems.items():
         if isinstance(system, ModelSystemConfig):
-            stages.append(lambda name=name, system=system: _model_player(config, name, system, say))
+            stages.append(Stage([name], lambda _, name=name, system=system: _model_player(config, name, system, say)))
     return stages
 
 
@@ -320,17 +357,6 @@ def _connect(config: EvaluateConfig) -> None:
         ) from error
 
 
-def _keep_records(folder: Path, evaluation: Evaluation) -> None:
-    """Every episode's record, by drift and system, for analyses of one's own."""
-    import msgspec
-
-    for drift, played in evaluation.played.items():
-        for system, records in played.records.items():
-            path = folder / (drift or "undisturbed") / f"{system}.json"
-            path.parent.mkdir(parents=True, exist_ok=True)
-            path.write_bytes(msgspec.json.encode({"system": system, "records": records}))
-
-
 def _track(config: EvaluateConfig, content: ReportContent, evaluation: Evaluation, paths: Sequence[Path]) -> None:
     from rl_cluster.evaluation.report.flat import flat_numbers
     from rl_cluster.tracking.mlflow_tracker import Tracker
@@ -338,7 +364,7 @@ def _track(config: EvaluateConfig, content: ReportContent, evaluation: Evaluatio
     uri = config.tracking.uri or f"sqlite:///{config.folder.parent / 'mlflow.db'}"
     tracker = Tracker(uri, config.tracking.experiment, config.run_name, config.model_dump(mode="json"))
     tracker.log_metrics(flat_numbers(content.comparison, content.drifts), 0)
-    for trajectories in evaluation.played[None].trajectories.values():
+    for trajectories in evaluation.traces.values():
         tracker.log_traces(trajectories, 0, config.tracking.traces_per_step)
     for path in paths:
         tracker.log_artifact(path)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass, field
@@ -12,10 +13,12 @@ from typing import Any
 from rl_cluster.datasets.task import Task
 from rl_cluster.environments.search import SearchEnvironmentSettings
 from rl_cluster.episodes.trajectory import Trajectory
+from rl_cluster.errors import Outcome
 from rl_cluster.evaluation.comparison import compare_systems
 from rl_cluster.evaluation.confidential import withhold_task, withhold_texts
 from rl_cluster.evaluation.drift.base import Drift
 from rl_cluster.evaluation.holm import holm
+from rl_cluster.evaluation.kept import KeptPart, KeptParts, Part
 from rl_cluster.evaluation.measures import MeasureSettings, Prices
 from rl_cluster.evaluation.players.base import Player
 from rl_cluster.evaluation.records import record_of
@@ -30,23 +33,10 @@ Say = Callable[[str], None]
 
 @dataclass
 class Played:
-    """Episodes of every system, over all question sets."""
+    """Episodes of every system over all question sets; `views` only of the undisturbed ones, which a report shows."""
 
     records: dict[str, list[EpisodeRecord]] = field(default_factory=dict)
-    trajectories: dict[str, list[Trajectory]] = field(default_factory=dict)
     views: dict[str, Views] = field(default_factory=dict)
-
-    def add(
-        self, system: str, tasks: Sequence[Task], trajectories: Sequence[Trajectory], confidential: bool
-    ) -> list[EpisodeRecord]:
-        """`tasks` and `trajectories` in one order; returns the new records. Of `confidential` ones no text is kept."""
-        records = [record_of(trajectory, task) for task, trajectory in zip(tasks, trajectories, strict=True)]
-        if confidential:
-            trajectories = [withhold_texts(played, task) for task, played in zip(tasks, trajectories, strict=True)]
-        self.records.setdefault(system, []).extend(records)
-        self.trajectories.setdefault(system, []).extend(trajectories)
-        self.views.setdefault(system, {}).update(first_views(tasks, trajectories))
-        return records
 
 
 @dataclass
@@ -58,74 +48,153 @@ class Evaluation:
 
     tasks: list[Task] = field(default_factory=list)
     played: dict[str | None, Played] = field(default_factory=dict)
+    traces: dict[str, list[Trajectory]] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class Stage:
+    """Systems that run together; `open` gives the players of those of them that are named."""
+
+    systems: Sequence[str]
+    open: Callable[[Sequence[str]], AbstractAsyncContextManager[Mapping[str, Player]]]
 
 
 @dataclass(frozen=True)
 class Plan:
-    """`stages` open the players that run together, one stage after another: engines of several models need not fit at once.
+    """`stages` are played one after another: engines of several models need not fit at once.
 
-    `index_settings` makes the settings of an index from the locales of its documents, or of its tasks where they say none;
-    `indexes` is where indexes are kept.
+    `index_settings` makes the settings of an index from locales, see `QuestionSet.locales`; `indexes` is where indexes are kept; `traces`: how many undisturbed episodes of each system the tracker wants.
     """
 
-    stages: Sequence[Callable[[], AbstractAsyncContextManager[Mapping[str, Player]]]]
+    stages: Sequence[Stage]
     drifts: Mapping[str, Drift]
     environment: SearchEnvironmentSettings
     index_settings: Callable[[Sequence[str]], IndexSettings]
     indexes: Path
     samples: int
     seed: int
+    kept: KeptParts
+    traces: int = 0
     devices: Devices = field(default_factory=Devices)
 
 
 async def evaluate_systems(sets: Sequence[QuestionSet], plan: Plan, say: Say) -> Evaluation:
-    """Set after set, so that one index at a time is in memory. Raises DataError and SearchRequestError as `open_world`."""
+    """Plays every part that is not whole on disk, set after set, so that one index at a time is in memory, then reads all.
+
+    Raises DataError and SearchRequestError as `open_world`, and what a player raises; the parts before are on disk then.
+    """
     evaluation = Evaluation(
         [withhold_task(task) if questions.confidential else task for questions in sets for task in questions.tasks]
     )
     for stage in plan.stages:
-        async with stage() as players:
-            for questions in sets:
-                await _on_set(questions, players, plan, evaluation, say)
+        open_parts = [
+            part for part in plan.kept.settings if part.system in stage.systems and not plan.kept.is_whole(part)
+        ]
+        wanted = [system for system in stage.systems if any(part.system == system for part in open_parts)]
+        if wanted:
+            async with stage.open(wanted) as players:
+                for questions in sets:
+                    await _on_set(questions, players, plan, evaluation.traces, say)
+    for system in (system for stage in plan.stages for system in stage.systems):
+        for questions in sets:
+            for drift in (None, *plan.drifts):
+                _take(evaluation, Part(system, questions.dataset, drift), plan.kept)
     return evaluation
 
 
+def _take(evaluation: Evaluation, part: Part, kept: KeptParts) -> None:
+    found = kept.read(part)
+    if found is None or not found.applies:
+        return
+    played = evaluation.played.setdefault(part.drift, Played())
+    played.records.setdefault(part.system, []).extend(found.records)
+    views = played.views.setdefault(part.system, {})
+    views.update({(part.dataset, task_id): view for task_id, view in found.views.items()})
+
+
 async def _on_set(
-    questions: QuestionSet, players: Mapping[str, Player], plan: Plan, evaluation: Evaluation, say: Say
+    questions: QuestionSet, players: Mapping[str, Player], plan: Plan, traces: dict[str, list[Trajectory]], say: Say
 ) -> None:
+    worlds = {
+        drift: [name for name in players if not plan.kept.is_whole(Part(name, questions.dataset, drift))]
+        for drift in (None, *plan.drifts)
+    }
+    if not any(worlds.values()):
+        return
     corpus = await asyncio.to_thread(questions.read_corpus)
-    settings = plan.index_settings(corpus.locales or sorted({task.locale for task in questions.tasks}))
-    drifts: dict[str | None, Drift] = {None: Drift(), **plan.drifts}
-    for name, drift in drifts.items():
+    settings = plan.index_settings(questions.locales(corpus))
+    for name, systems in worlds.items():
+        drift = Drift() if name is None else plan.drifts[name]
         where = f"{questions.dataset}, {name}" if name else questions.dataset
-        met = {system: player for system, player in players.items() if drift.applies_to(player.tool_format)}
-        if len(met) < len(players):
-            say(f"{where}: does not apply to {', '.join(system for system in players if system not in met)}")
+        met = [system for system in systems if drift.applies_to(players[system].tool_format)]
+        unmet = [system for system in systems if system not in met]
+        for system in unmet:
+            plan.kept.write(Part(system, questions.dataset, name), KeptPart(applies=False))
+        if unmet:
+            say(f"{where}: does not apply to {', '.join(unmet)}")
         if not met:
             continue
         say(f"{where}: {len(questions.tasks)} questions, {len(corpus)} documents")
         world = await asyncio.to_thread(
             open_world, questions, corpus, drift, plan.environment, settings, plan.indexes, plan.seed, plan.devices
         )
-        played = evaluation.played.setdefault(name, Played())
-        for system, player in met.items():
-            tasks = [task for task in world.tasks for _ in range(plan.samples)]
-            records = played.add(system, tasks, await _play(player, world, tasks), questions.confidential)
-            score = sum(record.score for record in records) / len(records)
-            lost = sum(record.outcome.is_infrastructure_failure for record in records)
-            note = f", {lost} episodes lost to infrastructure" if lost else ""
-            say(f"{where}: {system} nDCG@10 {score:.3f}{note}")
+        for system in met:
+            part = Part(system, questions.dataset, name)
+            kept, played = await _play_part(part, players[system], world, plan, questions.confidential)
+            if name is None:
+                traces[system] = _first_traces([*traces.get(system, []), *played], plan.traces)
+            say(f"{where}: {system} {_result(kept.records, played)}")
 
 
-async def _play(player: Player, world: World, tasks: Sequence[Task]) -> list[Trajectory]:
-    """One episode per entry of `tasks`, in their order."""
+async def _play_part(
+    part: Part, player: Player, world: World, plan: Plan, confidential: bool
+) -> tuple[KeptPart, list[Trajectory]]:
+    """Plays a part, or those of its episodes that infrastructure failed before, and keeps it; of `confidential` ones no text.
+
+    Returns all of the part, and the trajectories that were played now.
+    """
+    before = plan.kept.read(part)
+    tasks = [task for task in world.tasks for _ in range(plan.samples)]
+    places = list(range(len(tasks))) if before is None else before.lost
+    records = {} if before is None else dict(enumerate(before.records))
+    trajectories = await _play(player, world, [(place, tasks[place]) for place in places])
+    for number, place in enumerate(places):
+        records[place] = record_of(trajectories[number], tasks[place])
+        if confidential:
+            trajectories[number] = withhold_texts(trajectories[number], tasks[place])
+    views = {} if before is None else before.views
+    if part.drift is None:
+        firsts = [number for number, place in enumerate(places) if place % plan.samples == 0]
+        shown = first_views([tasks[places[number]] for number in firsts], [trajectories[number] for number in firsts])
+        views |= {task_id: view for (_, task_id), view in shown.items()}
+    kept = KeptPart([records[place] for place in range(len(tasks))], views)
+    await asyncio.to_thread(plan.kept.write, part, kept)
+    return kept, trajectories
+
+
+def _first_traces(trajectories: Sequence[Trajectory], limit: int) -> list[Trajectory]:
+    """Those that did not finish first, as a tracker takes them."""
+    return sorted(trajectories, key=lambda trajectory: trajectory.outcome is Outcome.FINISHED)[:limit]
+
+
+def _result(records: Sequence[EpisodeRecord], trajectories: Sequence[Trajectory]) -> str:
+    """One line on a part: its score, and how episodes failed, with the first error that one of them tells of."""
+    score = sum(record.score for record in records) / len(records)
+    failed = Counter(record.outcome.value for record in records if not record.finished)
+    told = next((trajectory.error for trajectory in trajectories if trajectory.error), "")
+    reasons = ", ".join(f"{count} {reason}" for reason, count in failed.most_common())
+    return f"nDCG@10 {score:.3f}" + (f", failed: {reasons}" if failed else "") + (f"; such as: {told}" if told else "")
+
+
+async def _play(player: Player, world: World, tasks: Sequence[tuple[int, Task]]) -> list[Trajectory]:
+    """One episode per numbered entry of `tasks`, in their order."""
     gate = asyncio.Semaphore(player.concurrency)
 
     async def one(number: int, task: Task) -> Trajectory:
         async with gate:
             return await player.play(world, task, number)
 
-    return list(await asyncio.gather(*(one(number, task) for number, task in enumerate(tasks))))
+    return list(await asyncio.gather(*(one(number, task) for number, task in tasks)))
 
 
 def report_of(

@@ -25,7 +25,7 @@ from rl_cluster.config_types import check_absolute
 from rl_cluster.errors import ConfigError
 from rl_cluster.evaluation.measures import MeasureSettings, Prices
 
-Name = Annotated[str, Field(pattern=r"^[A-Za-z0-9_.-]+$")]
+Name = Annotated[str, Field(pattern=r"^[A-Za-z0-9_-][A-Za-z0-9_.-]*$")]
 """Of a system or a drift; files are named after it."""
 Price = Annotated[float, Field(ge=0)]
 
@@ -111,6 +111,7 @@ class EvaluateConfig(Section):
     run_name: str
     output_dir: str
     seed: NonNegative
+    resume: Literal["auto", "never"]
     dry_run: bool
     folders: tuple[str, ...] = Field(strict=False)
     split: Literal["train", "validation", "test"]

@@ -50,6 +50,10 @@ class QuestionSet:
         check_tasks(self.tasks, corpus, self.corpus)
         return corpus
 
+    def locales(self, corpus: Corpus) -> list[str]:
+        """Those that the documents say they are in, or those of the tasks where they say none."""
+        return corpus.locales or sorted({task.locale for task in self.tasks})
+
 
 @dataclass
 class World:

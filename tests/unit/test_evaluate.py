@@ -132,7 +132,7 @@ def test_run_baseline_scripted_and_endpoint_under_a_drift_writes_the_report(tmp_
     (drift,) = written["drift"]
     assert drift["systems"]["bm25"]["ndcg@10"] < -0.7
     assert drift["systems"]["endpoint"]["ndcg@10"] == 0.0
-    assert (tmp_path / "out" / "evaluations" / "empty_retriever" / "bm25.json").is_file()
+    assert (tmp_path / "out" / "evaluations" / "drift" / "empty_retriever" / "bm25" / "pumps.json").is_file()
     assert "report.html" in [path.name for path in (tmp_path / "out").iterdir()]
     assert written["notes"][0].startswith("Documents handed in at most: bm25 12, scripted")
     assert written["notes"][0] in (tmp_path / "out" / "report.md").read_text()
@@ -231,22 +231,23 @@ def test_run_endpoint_without_an_address_is_refused_before_anything_is_played(
     assert "nDCG@10" not in said
 
 
-def test_run_endpoint_with_a_short_context_ends_with_one_sentence(
+def test_run_endpoint_without_room_for_one_question_counts_it_and_says_what_to_do(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     folder = write_pumps(tmp_path / "pumps")
 
     def answer(body: dict[str, Any]) -> Answer:
         too_long = {"error": {"message": "maximum context length is 64 tokens", "code": "context_length_exceeded"}}
-        return completion("answer: ready") if len(body["messages"]) == 1 else (400, too_long)
+        return (400, too_long) if "mill" in body["messages"][-1]["content"] else completion("answer: pumps-0")
 
     with chat_server(answer) as server:
         overrides = ["system=[endpoint]", f"systems.endpoint.url={server.url}", "systems.endpoint.model=big"]
-        assert run(config(tmp_path, f"folders=[{folder}]", *overrides)) == 2
+        assert run(config(tmp_path, f"folders=[{folder}]", *overrides)) == 0
     said = " ".join(capsys.readouterr().out.split())
-    assert "error: http://127.0.0.1" in said
+    assert "failed: 1 sequence_limit; such as: http://127.0.0.1" in said
     assert "the context of big has no room for an episode" in said
-    assert not (tmp_path / "out" / "report.json").exists()
+    found = json.loads((tmp_path / "out" / "report.json").read_text())["systems"]["endpoint"]["overall"]
+    assert (found["failures"], found["infrastructure"], found["n"]) == ({"sequence_limit": 1}, 0, 12)
 
 
 @pytest.mark.parametrize(

@@ -168,14 +168,22 @@ def test_endpoint_whose_address_is_none_is_refused_before_anything_is_asked(url:
         },
     ],
 )
-def test_endpoint_whose_context_is_too_short_ends_with_one_error(world: World, body: Any) -> None:
+def test_endpoint_whose_context_is_full_ends_the_episode_at_its_sequence_limit(world: World, body: Any) -> None:
     def answer(asked: dict[str, Any]) -> Answer:
         return searcher(asked) if len(asked["messages"]) == 2 else (400, body)
 
-    with chat_server(answer) as server, pytest.raises(ConfigError, match="the context of big has no room") as caught:
-        play(server, world)
-    assert "environment.max_turns" in str(caught.value)
+    with chat_server(answer) as server:
+        played = play(server, world)
+    assert (played.outcome, len(played.turns)) == (Outcome.SEQUENCE_LIMIT, 1)
+    assert "the context of big has no room" in played.error
+    assert "environment.max_turns" in played.error
     assert len(server.bodies) == 2
+
+
+def test_endpoint_whose_context_has_no_room_for_a_greeting_is_one_error() -> None:
+    too_long = {"error": {"message": "maximum context length is 4 tokens"}}
+    with chat_server(lambda _: (400, too_long)) as server, pytest.raises(ConfigError, match="has no room"):
+        check(server.url)
 
 
 def test_endpoint_other_refusal_in_an_episode_is_a_counted_loss(world: World) -> None:

@@ -3,7 +3,7 @@
 Tools go out in the request where the endpoint knows them (`tools: native`), otherwise the plain format is explained in the
 system prompt. The key comes from an environment variable and is never written anywhere; answers that say "later" (429) or
 fail (5xx, no connection) are asked again with growing pauses, everything else is one typed error. An episode that the model's
-context has no room for ends the evaluation: it would fail again, and so would others.
+context has no room for is one that reached its sequence limit, as with a model of one's own.
 """
 
 from __future__ import annotations
@@ -58,10 +58,7 @@ class _Reply:
 
 
 class Endpoint:
-    """Raises ConfigError at once where the address is none or the variable of the key is not set.
-
-    `check` and `play` raise it where the context of the model is too short for what it is asked.
-    """
+    """Raises ConfigError at once where the address is none or the variable of the key is not set."""
 
     def __init__(self, connection: Connection, temperature: float, max_tokens: int) -> None:
         self.connection = connection
@@ -81,7 +78,7 @@ class Endpoint:
         self.tool_format: ToolFormat = _Native() if connection.native_tools else get_format("plain")
 
     async def check(self) -> None:
-        """One small request before anything is measured. Raises EndpointError."""
+        """One small request before anything is measured. Raises EndpointError, and ConfigError where there is no room for it."""
         await self._ask([{"role": "user", "content": "Reply with: answer: ready"}], [])
 
     async def close(self) -> None:
@@ -99,6 +96,8 @@ class Endpoint:
         )
         try:
             await self._play(world, task, trajectory)
+        except ConfigError as error:  # what the conversation has grown to has no room in the model's context
+            trajectory.outcome, trajectory.error = Outcome.SEQUENCE_LIMIT, str(error)
         except EngineError as error:
             trajectory.outcome, trajectory.error = Outcome.ENGINE_ERROR, str(error)
         except ToolTimeoutError as error:
