@@ -58,9 +58,9 @@ async def measure_ours(arguments: argparse.Namespace) -> dict[str, float]:
         model, arguments.prompt_tokens + arguments.new_tokens + 8, arguments.trajectories * 2, sync
     )
     await worker.start.remote()
-    pending = {
-        str(i): ids for i, ids in enumerate(prompts((arguments.steps + 1) * groups_per_step, arguments.prompt_tokens))
-    }
+    # Enough to keep generating until the clock stops: it starts with some of the next step's groups generated as well.
+    total = (arguments.steps + 2 + arguments.max_steps_off_policy) * groups_per_step
+    pending = {str(i): ids for i, ids in enumerate(prompts(total, arguments.prompt_tokens))}
     completed, sequence, learner_busy, max_age, started = 0, 0, 0.0, 0, 0.0
     running: dict[asyncio.Future[Any], str] = {}
     finished: dict[str, Any] = {}

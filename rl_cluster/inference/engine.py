@@ -346,7 +346,9 @@ class InferenceEngine:
                 versions.extend([int(span.version)] * (span.end - span.start))
         if len(versions) != len(token_ids):
             raise EngineError(f"vLLM reported weight versions for {len(versions)} of {len(token_ids)} sampled tokens.")
-        mixed = sum(version != salted_for for version in versions)
+        # Where running requests are computed anew after an update, no token saw keys and values of other weights.
+        recomputed = self.settings.kv_on_update == "recompute"
+        mixed = 0 if recomputed else sum(version != salted_for for version in versions)
         self.counters.requests += 1
         self.counters.sampled_tokens += len(token_ids)
         self.counters.mixed_cache_tokens += mixed

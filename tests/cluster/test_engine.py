@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Coroutine
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -98,6 +99,30 @@ def test_engine_updated_in_flight_keeps_requests_and_proves_weights(family: str,
             greedy_after = (await engine.sample(PROMPT, sampling(16, 0.0))).token_ids
             assert greedy_after == ids[len(PROMPT) :]
             assert greedy_after != greedy_before
+        finally:
+            await engine.close()
+
+    run(scenario())
+
+
+def test_engine_that_recomputes_samples_the_rest_from_the_new_weights_alone(tmp_path: Path) -> None:
+    folder = write_tiny_model("qwen3", tmp_path / "model")
+
+    async def scenario() -> None:
+        engine = await InferenceEngine.start(replace(settings(folder), kv_on_update="recompute"))
+        try:
+            reference = Reference(folder)
+            in_flight = [asyncio.ensure_future(engine.sample(PROMPT, sampling(400))) for _ in range(4)]
+            await asyncio.sleep(0.3)
+            reference.perturb(0.02)
+            weights = reference.snapshot(1, tmp_path / "v1.safetensors")
+            await engine.update(weights, lambda: engine.deliver_file(weights, weights.path))
+            for sample in await asyncio.gather(*in_flight):
+                assert set(sample.weight_versions) == {0, 1}
+                assert sample.mixed_cache_tokens == 0
+                changed = sample.weight_versions.index(1)
+                expected = reference.logprobs(PROMPT + sample.token_ids)[len(PROMPT) - 1 :]
+                assert sample.logprobs[changed:] == pytest.approx(expected[changed:], abs=1e-3)
         finally:
             await engine.close()
 

@@ -78,6 +78,8 @@ def test_job_asynchronous_then_resumed_trains_each_group_once_within_the_age_bou
     output = tmp_path / "asynchronous"
     limits = ["staleness.max_steps_off_policy=1", "algorithm/loss=cispo", "algorithm/advantage=rloo"]
     limits += ["learner.lora.lora_rank=8", "weight_sync.lora=adapter", "environment.reward=tests.helpers.own_reward"]
+    limits += ["training.val_at_start=true", "training.val_every=1", "training.curriculum=difficulty"]
+    limits += ["algorithm.kl.coefficient=0.01", "learner.reference=start"]
     coordinator, result = start(job(output, tiny_model, small_tables, "training.max_steps=2", *limits))
     report: Any = ray.get(result, timeout=300)
     ray.kill(coordinator)
@@ -89,29 +91,70 @@ def test_job_asynchronous_then_resumed_trains_each_group_once_within_the_age_bou
     assert "Episodes, turn by turn" in (output / "report.html").read_text()
     assert "after - before" in (output / "report.md").read_text()
 
+    assert [entry["step"] for entry in report["validations"]] == [0, 1, 2]
+    best = json.loads((output / "best" / "validation.json").read_text())
+    assert best["step"] in (0, 1, 2)
+    assert (output / "best" / "model.safetensors").is_file()
     assert (output / "final" / "adapter" / "adapter_model.safetensors").is_file()
     AutoTokenizer.from_pretrained(output / "final")
     AutoModelForCausalLM.from_pretrained(output / "final")
     assert "nDCG@10" in (output / "final" / "README.md").read_text()
 
-    runs = tracked_runs(tmp_path)
-    assert [run.info.status for run in runs] == ["FINISHED"]
-    metrics = runs[0].data.metrics
+    (tracked,) = tracked_runs(tmp_path)
+    assert tracked.info.status == "FINISHED"
+    metrics = tracked.data.metrics
     assert {"rollout/reward/mean", "analysis/zero_adv_groups", "system/worker_idle", "staleness/age_max"} <= set(
         metrics
     )
     assert metrics["rollout/reward/min"] >= 0.25
 
-    coordinator, result = start(job(output, tiny_model, small_tables, "training.max_steps=3", *limits))
+    more = ["training.max_steps=3", "evaluation.control=true"]
+    coordinator, result = start(job(output, tiny_model, small_tables, *more, *limits))
     resumed: Any = ray.get(result, timeout=300)
     texts = [event.get("text", "") for event in events(coordinator)]
     ray.kill(coordinator)
     assert any("resumed at step 2" in text for text in texts)
     assert resumed["steps"] == 3
+    assert resumed["max_age"] <= 1
     assert resumed["ledger"]["trained"] == 6
+    assert resumed["control"]["n"] == resumed["paired_control"]["n"] == 2
+    assert [run.info.run_id for run in tracked_runs(tmp_path)] == [tracked.info.run_id]
     trained = read_state(checkpoint_folder(output / "checkpoints", 3))["queue"]["ledger"]["trained"]
     assert len(trained) == 6
     assert sorted(trained.values()) == [1, 1, 2, 2, 3, 3]
+
+
+def test_job_killed_between_checkpoints_loses_no_group_and_says_what_is_made_again(
+    tmp_path: Path, tiny_model: Path, small_tables: Path
+) -> None:
+    """Nothing is cleaned up: actors die with the coordinator, the search application and the journal stay as they are."""
+    import ray
+
+    output = tmp_path / "killed"
+    config = job(
+        output,
+        tiny_model,
+        small_tables,
+        "training.max_steps=4",
+        "training.save_every=2",
+        "staleness.max_steps_off_policy=1",
+    )
+    coordinator, result = start(config)
+    wait_for_event(coordinator, result, lambda event: event["kind"] == "step" and event["step"] == 3, 240)
+    ray.kill(coordinator, no_restart=True)
+
+    coordinator, result = start(config)
+    report: Any = ray.get(result, timeout=300)
+    texts = [event.get("text", "") for event in events(coordinator)]
+    ray.kill(coordinator)
+    assert any("resumed at step 2" in text for text in texts)
+    assert any(text.startswith("steps 3 to ") and text.endswith("are made again") for text in texts)
+    assert report["steps"] == 4
+    trained = read_state(checkpoint_folder(output / "checkpoints", 4))["queue"]["ledger"]["trained"]
+    assert sorted(trained.values()) == [1, 1, 2, 2, 3, 3, 4, 4]
+    (tracked,) = tracked_runs(tmp_path)
+    assert tracked.info.status == "FINISHED"
+    assert tracked.data.metrics["training/redone_steps"] >= 1
 
 
 def test_job_without_reinforcement_learning_fine_tunes_and_evaluates_both_sides(

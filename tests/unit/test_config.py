@@ -394,10 +394,16 @@ def test_load_config_correction_beside_gspo_is_refused() -> None:
     assert "a second time" in refusal("algorithm/loss=gspo", "algorithm/correction=truncate")
 
 
-@pytest.mark.parametrize("advantage", ["monte_carlo", "reinforce_pp", "reinforce_pp_baseline"])
+@pytest.mark.parametrize("advantage", ["group_based_per_turn", "monte_carlo", "reinforce_pp", "reinforce_pp_baseline"])
 def test_load_config_dropping_groups_that_an_advantage_learns_from_is_refused(advantage: str) -> None:
     message = refusal(f"algorithm/advantage={advantage}", "training.drop_groups_without_signal=true")
     assert f"algorithm.advantage={advantage} learns from" in message
+
+
+def test_load_config_dropping_groups_by_rewards_that_distillation_does_not_read_is_refused() -> None:
+    distillation = ["algorithm/loss=distillation", "learner.reference=start"]
+    assert "does not read" in refusal(*distillation, "training.drop_groups_without_signal=true")
+    load_config(distillation)
 
 
 def test_load_config_no_reinforcement_learning_needs_a_warm_up() -> None:
@@ -416,6 +422,22 @@ def test_load_config_constant_normaliser_can_be_stated_where_it_is_read() -> Non
 def test_load_config_relative_clip_bounds_are_refused() -> None:
     """Bounds written as distances from 1, as other projects have them, must not pass as an odd band."""
     assert "absolute ratios" in refusal("algorithm.loss.clip_low=0.2", "algorithm.loss.clip_high=0.2")
+    for bounds in ((0.2, 0.28), (1.01, 1.2)):
+        message = refusal(f"algorithm.loss.clip_low={bounds[0]}", f"algorithm.loss.clip_high={bounds[1]}")
+        assert "leave no room for the ratio 1" in message
+
+
+def test_load_config_dual_clip_beside_another_loss_is_refused() -> None:
+    assert "dual_clip=3.0 is read by ppo only, not by cispo" in refusal(
+        "algorithm/loss=cispo", "algorithm.loss.dual_clip=3.0"
+    )
+    assert load_config(["algorithm.loss.dual_clip=3.0"]).algorithm.loss.dual_clip == 3.0
+
+
+def test_load_config_group_over_the_concurrency_is_refused() -> None:
+    over = "training.group_size=33"
+    assert "training.group_size=33 is over rollout.rollout_max_concurrency=32" in refusal(over)
+    assert load_config([over, "rollout.rollout_max_concurrency=33"]).training.group_size == 33
 
 
 def test_load_config_replies_over_the_sequence_length_are_refused() -> None:

@@ -178,6 +178,16 @@ def test_check_inputs_unknown_name_is_refused_with_the_known(inputs: Inputs, ove
     assert "choose " in message
 
 
+def test_check_inputs_setting_that_the_advantage_does_not_read_is_refused(inputs: Inputs) -> None:
+    message = refusal(ConfigError, inputs.check, "algorithm.advantage.whiten=true")
+    assert message == (
+        "algorithm.advantage.whiten=True is not read by group_based, which reads normalize_std; leave it at False."
+    )
+    message = refusal(ConfigError, inputs.check, "algorithm/advantage=rloo", "algorithm.advantage.normalize_std=false")
+    assert "is not read by rloo, which reads no setting" in message
+    inputs.check("algorithm/advantage=monte_carlo", "algorithm.advantage.whiten=true", "algorithm.advantage.gamma=0.9")
+
+
 @pytest.mark.parametrize("file", ["tasks.parquet", "corpus.parquet"])
 def test_check_inputs_missing_file_is_refused(inputs: Inputs, file: str) -> None:
     write_tasks(inputs.data / "tasks.parquet", inputs.tasks)
