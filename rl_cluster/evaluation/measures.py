@@ -20,7 +20,10 @@ from rl_cluster.evaluation.summary import EpisodeRecord, by_question
 
 @dataclass(frozen=True)
 class Prices:
-    """What a system costs, in one currency: per million tokens read and written, per search, per second of its time."""
+    """What a system costs, in one currency: per million tokens read and written, per search, per second in which it plays.
+
+    Episodes that are under way together share their seconds.
+    """
 
     input_per_million: float = 0.0
     output_per_million: float = 0.0
@@ -35,7 +38,7 @@ class Prices:
     def cost(self, record: EpisodeRecord) -> float:
         """Of one episode."""
         tokens = record.prompt_tokens * self.input_per_million + record.sampled_tokens * self.output_per_million
-        return tokens / 1e6 + record.searches * self.per_search + record.latency_s * self.per_second
+        return tokens / 1e6 + record.searches * self.per_search + record.billed_s * self.per_second
 
 
 @dataclass(frozen=True)

@@ -9,8 +9,8 @@ from rl_cluster.evaluation.metrics import ndcg_at_k, recall_at_k, reciprocal_ran
 from rl_cluster.evaluation.summary import EpisodeRecord
 
 
-def record_of(trajectory: Trajectory, task: Task) -> EpisodeRecord:
-    """What evaluation keeps of one episode of `task`, whatever reward it was given."""
+def record_of(trajectory: Trajectory, task: Task, billed_s: float = 0.0) -> EpisodeRecord:
+    """What evaluation keeps of one episode of `task`, whatever reward it was given; `billed_s` as `EpisodeRecord` has it."""
     calls = [call for turn in trajectory.turns for call in turn.tool_calls]
     malformed = sum(call.error is not None and not call.injected for call in calls)
     gold = {doc_id for doc_id, gain in task.gains.items() if gain > 0}
@@ -35,6 +35,7 @@ def record_of(trajectory: Trajectory, task: Task) -> EpisodeRecord:
         idle_searches=idle_searches(trajectory),
         injected=sum(call.injected for call in calls),
         handed_in=len(trajectory.ranking),
+        billed_s=billed_s,
     )
 
 

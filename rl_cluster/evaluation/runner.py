@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import time
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager
@@ -14,6 +15,7 @@ from rl_cluster.datasets.task import Task
 from rl_cluster.environments.search import SearchEnvironmentSettings
 from rl_cluster.episodes.trajectory import Trajectory
 from rl_cluster.errors import Outcome
+from rl_cluster.evaluation.busy import busy_shares
 from rl_cluster.evaluation.comparison import compare_systems
 from rl_cluster.evaluation.confidential import withhold_task, withhold_texts
 from rl_cluster.evaluation.drift.base import Drift
@@ -157,9 +159,9 @@ async def _play_part(
     tasks = [task for task in world.tasks for _ in range(plan.samples)]
     places = list(range(len(tasks))) if before is None else before.lost
     records = {} if before is None else dict(enumerate(before.records))
-    trajectories = await _play(player, world, [(place, tasks[place]) for place in places])
+    trajectories, billed = await _play(player, world, [(place, tasks[place]) for place in places])
     for number, place in enumerate(places):
-        records[place] = record_of(trajectories[number], tasks[place])
+        records[place] = record_of(trajectories[number], tasks[place], billed[number])
         if confidential:
             trajectories[number] = withhold_texts(trajectories[number], tasks[place])
     views = {} if before is None else before.views
@@ -186,15 +188,20 @@ def _result(records: Sequence[EpisodeRecord], trajectories: Sequence[Trajectory]
     return f"nDCG@10 {score:.3f}" + (f", failed: {reasons}" if failed else "") + (f"; such as: {told}" if told else "")
 
 
-async def _play(player: Player, world: World, tasks: Sequence[tuple[int, Task]]) -> list[Trajectory]:
-    """One episode per numbered entry of `tasks`, in their order."""
+async def _play(
+    player: Player, world: World, tasks: Sequence[tuple[int, Task]]
+) -> tuple[list[Trajectory], list[float]]:
+    """One episode per numbered entry of `tasks`, in their order, and the seconds that each is billed, its retries included."""
     gate = asyncio.Semaphore(player.concurrency)
 
-    async def one(number: int, task: Task) -> Trajectory:
+    async def one(number: int, task: Task) -> tuple[Trajectory, tuple[float, float]]:
         async with gate:
-            return await player.play(world, task, number)
+            started = time.monotonic()
+            played = await player.play(world, task, number)
+            return played, (started, time.monotonic())
 
-    return list(await asyncio.gather(*(one(number, task) for number, task in tasks)))
+    played = await asyncio.gather(*(one(number, task) for number, task in tasks))
+    return [trajectory for trajectory, _ in played], busy_shares([span for _, span in played])
 
 
 def report_of(

@@ -31,7 +31,8 @@ class EpisodeRecord:
     episode finished. Questions without a positive judgement have no nDCG and are left out by the caller, who reports their
     number. `gold` documents are those of positive gain: how many there are, how many some search showed, how many of these
     were not handed in. An idle search shows no document that earlier ones of the episode did not show; `injected` counts the
-    calls that a drift made fail or wait, `handed_in` the documents of the ranking.
+    calls that a drift made fail or wait, `handed_in` the documents of the ranking. `billed_s` is the episode's share of the
+    seconds in which its system played, `latency_s` how long it took itself.
     """
 
     task_id: str
@@ -53,6 +54,7 @@ class EpisodeRecord:
     idle_searches: int = 0
     injected: int = 0
     handed_in: int = 0
+    billed_s: float = 0.0
 
     @property
     def finished(self) -> bool:

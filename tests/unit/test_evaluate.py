@@ -7,6 +7,7 @@ import os
 import shutil
 import subprocess
 import sys
+import time
 from pathlib import Path
 from typing import Any
 
@@ -136,6 +137,22 @@ def test_run_baseline_scripted_and_endpoint_under_a_drift_writes_the_report(tmp_
     assert "report.html" in [path.name for path in (tmp_path / "out").iterdir()]
     assert written["notes"][0].startswith("Documents handed in at most: bm25 12, scripted")
     assert written["notes"][0] in (tmp_path / "out" / "report.md").read_text()
+
+
+def test_run_episodes_that_are_played_at_once_share_the_seconds_that_they_cost(tmp_path: Path) -> None:
+    folder = write_pumps(tmp_path / "pumps")
+
+    def answer(body: dict[str, Any]) -> Answer:
+        time.sleep(0.2)
+        return completion("answer: pumps-0")
+
+    with chat_server(answer) as server:
+        endpoint = ["system=[endpoint]", f"systems.endpoint.url={server.url}", "systems.endpoint.model=big"]
+        priced = ["systems.endpoint.concurrency=12", "systems.endpoint.prices.per_second=1.0"]
+        assert run(config(tmp_path, f"folders=[{folder}]", *endpoint, *priced)) == 0
+    found = json.loads((tmp_path / "out" / "report.json").read_text())["systems"]["endpoint"]["overall"]
+    assert found["latency_s"] > 0.2
+    assert 0.2 < 12 * found["measures"]["cost"]["mean"] < 12 * found["latency_s"] / 3
 
 
 def test_run_several_corpora_are_searched_apart(tmp_path: Path) -> None:

@@ -9,6 +9,7 @@ import pytest
 from rl_cluster.datasets.task import Task
 from rl_cluster.episodes.trajectory import ToolCall, Trajectory, Turn
 from rl_cluster.errors import Outcome
+from rl_cluster.evaluation.busy import busy_shares
 from rl_cluster.evaluation.measures import MeasureSettings, Prices, measure
 from rl_cluster.evaluation.records import idle_searches, record_of
 from rl_cluster.evaluation.summary import EpisodeRecord
@@ -99,6 +100,13 @@ def test_measure_pass_rates_are_unbiased_and_over_questions_with_enough_episodes
 
 def test_measure_cost_follows_prices_and_is_left_out_without_any() -> None:
     prices = Prices(input_per_million=1.0, output_per_million=10.0, per_search=0.01, per_second=0.1)
-    found = measure([record("a", 1.0)], SETTINGS, prices)
-    assert found["cost"]["mean"] == pytest.approx(0.001 + 0.0005 + 0.02 + 0.2)
+    found = measure([replace(record("a", 1.0), billed_s=1.5)], SETTINGS, prices)
+    assert found["cost"]["mean"] == pytest.approx(0.001 + 0.0005 + 0.02 + 0.15)
     assert "cost" not in measure([record("a", 1.0)], SETTINGS, Prices())
+
+
+def test_busy_shares_of_episodes_under_way_together_sum_up_to_the_time_that_passed() -> None:
+    assert busy_shares([(0.0, 4.0), (0.0, 4.0), (2.0, 4.0)]) == pytest.approx([1 + 2 / 3, 1 + 2 / 3, 2 / 3])
+    assert busy_shares([(5.0, 6.0), (8.0, 9.5)]) == pytest.approx([1.0, 1.5])
+    assert busy_shares([(3.0, 3.0), (1.0, 3.0)]) == pytest.approx([0.0, 2.0])
+    assert busy_shares([]) == []

@@ -138,6 +138,16 @@ def test_plots_nothing_to_draw_is_nothing() -> None:
     assert plots.learning_curve([], []) == plots.forest([]) == plots.drifts([]) == ""
 
 
+def test_quality_against_cost_leaves_out_who_has_no_price_and_says_so(content: ReportContent) -> None:
+    systems = content.comparison["systems"]
+    drawn = plots.quality_against_cost(systems)
+    assert "without a price, so not drawn: bm25" in drawn
+    assert drawn.count("<circle") == 2
+    alone = plots.quality_against_cost({name: systems[name] for name in ("before", "bm25")})
+    assert "tokens read and written per question" in alone
+    assert alone.count("<circle") == 2
+
+
 @pytest.mark.parametrize("values", [[], [0.0], [0.0, 0.0], [-1.0, 0.0], [0.0, 2.0], [5.0], [-3.0, -3.0], [1e-9]])
 @pytest.mark.parametrize("zero", [True, False])
 def test_scale_any_values_are_inside_and_have_ticks(values: list[float], zero: bool) -> None:

@@ -148,20 +148,30 @@ def effort(systems: Mapping[str, Mapping[str, Any]]) -> str:
 
 
 def quality_against_cost(systems: Mapping[str, Mapping[str, Any]]) -> str:
-    """nDCG@10 against cost, or against tokens per question where prices are not configured."""
-    priced = any("cost" in found["overall"]["measures"] for found in systems.values())
+    """nDCG@10 against cost, or against tokens per question where fewer than two systems have prices.
+
+    Systems without a price are named below instead of drawn among those that have one.
+    """
+    costs = {name: found["overall"]["measures"].get("cost") for name, found in systems.items()}
+    unpriced = [name for name, cost in costs.items() if cost is None]
+    priced = len(systems) - len(unpriced) >= 2
     points = []
     for name, found in systems.items():
         measures = found["overall"]["measures"]
-        if priced:
-            x = 1000 * measures.get("cost", {}).get("mean", 0.0)
-        else:
+        if not priced:
             x = sum(measures.get(key, {}).get("mean", 0.0) for key in ("prompt_tokens", "sampled_tokens"))
+        elif costs[name] is not None:
+            x = 1000 * costs[name]["mean"]
+        else:
+            continue
         points.append((name, x, found["overall"]))
     if len(points) < 2 or len({x for _, x, _ in points}) < 2:
         return ""
     label = "cost per 1,000 questions" if priced else "tokens read and written per question"
-    canvas = Canvas(250, f"nDCG@10 against {label}")
+    left_out = ", ".join(unpriced) if priced else ""
+    canvas = Canvas(268 if left_out else 250, f"nDCG@10 against {label}")
+    if left_out:
+        canvas.text(0, 264, shortened(f"without a price, so not drawn: {left_out}", 72), size=11, colour=FAINT)
     across = Scale.around([x for _, x, _ in points], _LEFT, WIDTH - _RIGHT - 20, zero=True)
     values = [v for _, _, each in points for v in [each["ndcg@10"], *(each["ci95"] or [])]]
     up = Scale.around(values, 210, 14)
