@@ -59,6 +59,7 @@ def run(config: Config) -> int:
                 "or add nodes."
             )
         _check_search_port(config)
+        _check_transport(config)
         with _own_folder(config):
             return _follow(config, console)
     except RLClusterError as error:
@@ -120,6 +121,18 @@ def _check_search_port(config: Config) -> None:
 
     if config.search.external is None and not is_serving():
         check_port(config.search.port, config.search.host)
+
+
+def _check_transport(config: Config) -> None:
+    """A file in shared memory is seen on its own node alone, and Ray may place workers on any."""
+    import ray
+
+    nodes = sum(bool(node["Alive"]) for node in ray.nodes())
+    if nodes > 1 and config.weight_sync.transport == "shared_memory":
+        raise ClusterError(
+            f"weight_sync.transport=shared_memory brings weights to workers on the learner's node only, but the cluster has {nodes} nodes; "
+            "set weight_sync=object_store, or nccl between GPUs."
+        )
 
 
 def _follow(config: Config, console: Any) -> int:

@@ -104,7 +104,8 @@ class DeviceSender:
         return snapshot
 
     def send(self, worker: str, world_size: int, sequence: int, version: int, call: Call) -> None:
-        """Sends publication `sequence` to `worker` (an incarnation's unique name), whose engine has `world_size` ranks.
+        """Sends publication `sequence` to `worker`, whose engine has `world_size` ranks. `worker` is `NAME:INCARNATION`; the first
+        publication of a new incarnation ends the channels of earlier ones, which died without a failed transfer.
 
         Raises SupersededError when the publication is no longer kept, or whatever the transfer raises; the channel is
         gone then.
@@ -115,6 +116,9 @@ class DeviceSender:
             raise SupersededError(f"Publication {sequence} is no longer on the learner's device (kept: {kept}).")
         channel = self._channels.get(worker)
         if channel is None:
+            name = worker.rpartition(":")[0]
+            for earlier in [known for known in self._channels if known.rpartition(":")[0] == name]:
+                self.close(earlier)
             client, source = EngineClient(call), _Replaceable(snapshot)
             channel = _Channel(self._open(client, source, world_size), client, source)
             self._channels[worker] = channel

@@ -379,6 +379,7 @@ class LearnerRank:
             "completed_steps": self.completed_steps,
             "supervised_steps": self.supervised_steps,
             "torch_rng": torch.get_rng_state(),
+            "cuda_rng": torch.cuda.get_rng_state() if self.settings.device == "cuda" else None,
             "settings": asdict(self.settings),
         }
         self.engine.save_checkpoint(folder, tag="learner", client_state=state, save_latest=False)
@@ -405,6 +406,8 @@ class LearnerRank:
         self.completed_steps = int(state["completed_steps"])
         self.supervised_steps = int(state["supervised_steps"])
         torch.set_rng_state(state["torch_rng"])
+        if state["cuda_rng"] is not None and self.settings.device == "cuda":
+            torch.cuda.set_rng_state(state["cuda_rng"])
         return self.completed_steps
 
     def adapter_modules(self) -> list[str]:

@@ -127,7 +127,7 @@ def test_send_two_publications_arrive_whole_over_one_channel(wire: Wire):
     source, receiver = sender(), Receiver()
     for sequence, shift in ((1, 0.0), (2, 1.0)):
         source.freeze(sequence, tensors(shift))
-        source.send("w0", 1, sequence, sequence - 1, receiver.call)
+        source.send("w0:a", 1, sequence, sequence - 1, receiver.call)
         assert all(torch.equal(receiver.model.loaded[name], t) for name, t in tensors(shift).items())
     assert receiver.steps == ["init", "start", "update", "finish", "start", "update", "finish"]
     assert receiver.versions == ["0", "1"]
@@ -143,7 +143,7 @@ def test_send_corrupted_on_the_way_is_refused_before_it_is_loaded(wire: Wire):
 
     wire.corrupt = flip
     with pytest.raises(DigestMismatchError, match=r"Tensor a\.weight has digest"):
-        source.send("w0", 1, 1, 0, receiver.call)
+        source.send("w0:a", 1, 1, 0, receiver.call)
     assert receiver.model.loaded == {}
     assert receiver.versions == []
     assert wire.destroyed.is_set(), "the channel of a failed transfer must be torn down"
@@ -154,12 +154,23 @@ def test_send_after_failure_opens_a_new_channel(wire: Wire):
     source.freeze(1, tensors())
     wire.corrupt = torch.zeros_like
     with pytest.raises(DigestMismatchError):
-        source.send("w0", 1, 1, 0, receiver.call)
+        source.send("w0:a", 1, 1, 0, receiver.call)
     wire.corrupt = None
     replaced = Receiver()
-    source.send("w1", 1, 1, 0, replaced.call)
+    source.send("w0:b", 1, 1, 0, replaced.call)
     assert replaced.steps[0] == "init"
     assert len(replaced.model.loaded) == 2
+
+
+def test_send_new_incarnation_ends_the_channel_of_the_one_before(wire: Wire):
+    source, first, other, second = sender(), Receiver(), Receiver(), Receiver()
+    source.freeze(1, tensors())
+    source.send("w0:a", 1, 1, 0, first.call)
+    source.send("w1:a", 1, 1, 0, other.call)
+    assert not wire.destroyed.is_set()
+    source.send("w0:b", 1, 1, 0, second.call)
+    assert wire.destroyed.is_set()
+    assert sorted(source._channels) == ["w0:b", "w1:a"]
 
 
 def test_send_superseded_publication_is_refused_before_the_engine_is_touched(wire: Wire):
@@ -167,7 +178,7 @@ def test_send_superseded_publication_is_refused_before_the_engine_is_touched(wir
     source.freeze(1, tensors())
     source.freeze(2, tensors(1.0))
     with pytest.raises(SupersededError, match="Publication 1 is no longer"):
-        source.send("w0", 1, 1, 0, receiver.call)
+        source.send("w0:a", 1, 1, 0, receiver.call)
     assert receiver.steps == []
 
 
