@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from actors.remote import Handle, actor
 from rl_cluster.errors import RLClusterError
-from rl_cluster.service.registry import IndexRegistry, IndexView
+from rl_cluster.service.registry import IndexRegistry, IndexView, Member
 
 NAMESPACE = "rl_cluster-search"
 
@@ -13,15 +13,18 @@ NAMESPACE = "rl_cluster-search"
 class RegistryActor:
     """One for each application; it outlives the job, as the application does."""
 
-    def __init__(self, view: IndexView) -> None:
-        self.registry = IndexRegistry(view)
+    def __init__(self, view: IndexView, deployments: tuple[str, ...]) -> None:
+        self.registry = IndexRegistry(view, deployments)
         self.failure: RLClusterError | None = None
 
     async def view(self) -> IndexView:
         return self.registry.view
 
-    async def wait_newer(self, member: str, reached: IndexView, error: str, timeout_s: float) -> IndexView:
+    async def wait_newer(self, member: Member, reached: IndexView, error: str, timeout_s: float) -> IndexView:
         return await self.registry.wait_newer(member, reached, error, timeout_s)
+
+    async def opening(self, member: Member) -> None:
+        await self.registry.opening(member)
 
     async def swap(self, name: str, folder: str, timeout_s: float) -> None:
         await self.registry.swap(name, folder, timeout_s)
@@ -39,7 +42,7 @@ def registry_name(app_name: str) -> str:
     return f"{app_name}-indexes"
 
 
-def open_registry(app_name: str, view: IndexView) -> Handle:
-    """The registry of an application; where there is none, one that starts from `view`."""
+def open_registry(app_name: str, view: IndexView, deployments: tuple[str, ...]) -> Handle:
+    """The registry of an application with these deployments; where there is none, one that starts from `view`."""
     options = {"name": registry_name(app_name), "namespace": NAMESPACE, "lifetime": "detached", "get_if_exists": True}
-    return RegistryActor.options(**options).remote(view)
+    return RegistryActor.options(**options).remote(view, deployments)

@@ -6,6 +6,7 @@ Retrieval libraries are loaded by replicas alone. What comes while a batch is co
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
 
 from ray import serve
@@ -15,7 +16,7 @@ from actors.index_registry import open_registry
 from actors.remote import within
 from rl_cluster.errors import ClusterError, RLClusterError
 from rl_cluster.service.coalescer import Coalescer
-from rl_cluster.service.registry import IndexView
+from rl_cluster.service.registry import IndexView, Member
 from rl_cluster.service.settings import ServiceSettings
 from rl_cluster.service.values import TOOL_PARTS, IndexDescription, Reply, Request
 
@@ -30,15 +31,22 @@ class _Replica:
     parts: tuple[str, ...] = ()
 
     async def __init__(
-        self, app_name: str, folders: dict[str, str], settings: ServiceSettings, shard: int = 0, shards: int = 1
+        self,
+        app_name: str,
+        folders: dict[str, str],
+        settings: ServiceSettings,
+        deployments: tuple[str, ...],
+        shard: int = 0,
+        shards: int = 1,
     ) -> None:
-        """`shard` of `shards` is what it opens of each index."""
+        """`deployments`: those of all tools; `shard` of `shards` is what it opens of each index."""
         if "vector" in self.parts:
             import torch
 
             torch.set_num_threads(1)
-        self.app_name, self.shard, self.shards = app_name, shard, shards
-        self.member = serve.get_replica_context().replica_tag
+        self.app_name, self.deployments, self.shard, self.shards = app_name, deployments, shard, shards
+        context = serve.get_replica_context()
+        self.member = Member(context.deployment, context.replica_tag)
         from rl_cluster.service.catalog import IndexCatalog
 
         self.catalog = IndexCatalog(self.parts, settings.memory_gib, devices=settings.devices)
@@ -49,10 +57,14 @@ class _Replica:
             max_waiting=settings.limits.max_waiting,
             name=f"A replica of {type(self).__name__}",
         )
-        self.registry = open_registry(app_name, IndexView(0, folders, {}))
-        self.view: IndexView = await self.registry.view.remote()
+        self.registry = open_registry(app_name, IndexView(0, folders, {}), deployments)
+        view: IndexView = await self.registry.view.remote()
         try:
-            await asyncio.to_thread(self._open, self.view)
+            while True:
+                await asyncio.to_thread(self._open, view)
+                self.view, view = view, await self.registry.view.remote()
+                if view.generation == self.view.generation:  # otherwise another index was swapped in meanwhile
+                    break
         except Exception as error:
             # Ray Serve would keep the text of a traceback only, and try again first.
             reason = error if isinstance(error, RLClusterError) else ClusterError(self._unexpected(error))
@@ -81,7 +93,7 @@ class _Replica:
         while True:
             try:
                 if lost:
-                    self.registry, lost = open_registry(self.app_name, self.view), False
+                    self.registry, lost = open_registry(self.app_name, self.view, self.deployments), False
                 newer = self.registry.wait_newer.remote(self.member, self.view, error, POLL_S)
                 view = await within(3 * POLL_S, newer)
                 if view.generation > self.view.generation:
@@ -97,9 +109,15 @@ class _Replica:
                 await asyncio.sleep(_PAUSE_S)
 
     async def _apply(self, view: IndexView) -> str:
-        """Opens and switches as the view says; returns what is wrong, or an empty text."""
+        """Opens and switches as the view says, with signs of life; returns what is wrong, or an empty text."""
+        opening = asyncio.ensure_future(asyncio.to_thread(self._open, view))
+        while not (await asyncio.wait([opening], timeout=POLL_S))[0]:
+            with contextlib.suppress(
+                RayError, TimeoutError
+            ):  # of a registry that was lost; the next question to it says so
+                await within(POLL_S, self.registry.opening.remote(self.member))
         try:
-            await asyncio.to_thread(self._open, view)
+            await opening
         except RLClusterError as error:
             return str(error)
         except Exception as error:

@@ -70,11 +70,12 @@ def start_search(indexes: dict[str, str], app_name: str, settings: ServiceSettin
     stop_search(app_name)
     names = [name for name in settings.tools.tools if name in REPLICAS]
     tools = []
-    for tool in names:
-        shards = deployments(tool, settings.limits.shards)
-        for shard, name in enumerate(shards):
+    shards = {tool: deployments(tool, settings.limits.shards) for tool in names}
+    everything = tuple(name for found in shards.values() for name in found)
+    for tool, found in shards.items():
+        for shard, name in enumerate(found):
             deployed = serve.deployment(REPLICAS[tool], name=name, **_options(settings, tool))
-            tools.append(deployed.bind(app_name, indexes, settings, shard, len(shards)))
+            tools.append(deployed.bind(app_name, indexes, settings, everything, shard, len(found)))
     ingress = serve.deployment(
         _ingress(app_name, settings, documents_tool(names)),
         name="SearchIngress",

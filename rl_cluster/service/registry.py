@@ -1,16 +1,18 @@
 """Which folder each name of an index stands for, and the change from one to a newer one without a request that fails.
 
 A change has two steps: every member (a replica) opens the new folder beside the old one, and only when all have it do they
-switch. Members ask for the newest view again and again, which also says that they live and what they have reached; one that
-is not heard of for `ALIVE_S` seconds is waited for no longer. A registry that was lost starts from what the first member
-brings, and takes over a newer view where another one has it.
+switch. Members ask for the newest view again and again, which also says that they live and what they have reached; while they
+open a folder they say so. One that is not heard of for `ALIVE_S` seconds is waited for no longer. A registry that was lost starts
+from what the first member brings, and takes over a newer view where another one has it.
+
+Invariant: a step is done only when at least one living member of each deployment has done it.
 """
 
 from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
 
 from rl_cluster.errors import DeadlineError, IndexFormatError, SearchRequestError
@@ -27,18 +29,33 @@ class IndexView:
     pending: dict[str, str]
 
 
+@dataclass(frozen=True, order=True)
+class Member:
+    """A replica, by its own name, of one deployment."""
+
+    deployment: str
+    replica: str
+
+    def __str__(self) -> str:
+        return f"{self.deployment} {self.replica}"
+
+
 class IndexRegistry:
     """Belongs to one event loop."""
 
-    def __init__(self, view: IndexView, clock: Callable[[], float] = time.monotonic):
+    def __init__(
+        self, view: IndexView, deployments: Collection[str], clock: Callable[[], float] = time.monotonic
+    ) -> None:
+        """`deployments`: all of the service, each of which has a part in every change."""
         self.view = view
+        self._deployments = sorted(set(deployments))
         self._clock = clock
         self._changed = asyncio.Condition()
-        self._reached: dict[str, tuple[int, str]] = {}
-        self._seen: dict[str, float] = {}
+        self._reached: dict[Member, tuple[int, str]] = {}
+        self._seen: dict[Member, float] = {}
         self._swapping = False
 
-    async def wait_newer(self, member: str, reached: IndexView, error: str, timeout_s: float) -> IndexView:
+    async def wait_newer(self, member: Member, reached: IndexView, error: str, timeout_s: float) -> IndexView:
         """The view after `reached`, or the same one after `timeout_s`.
 
         `reached`: what the member has; `error`: why it could not open what that view asks for, or empty.
@@ -55,6 +72,11 @@ class IndexRegistry:
             except TimeoutError:
                 self._seen[member] = self._clock()
             return self.view
+
+    async def opening(self, member: Member) -> None:
+        """A sign of life of a member that does not ask, since it opens what the last view told it to."""
+        if member in self._reached:
+            self._seen[member] = self._clock()
 
     async def swap(self, name: str, folder: str, timeout_s: float) -> None:
         """Makes `name` stand for `folder` at all members, or changes nothing.
@@ -79,7 +101,7 @@ class IndexRegistry:
                     await self._change(before, {})
                     raise IndexFormatError(problems[0])
         except TimeoutError as error:
-            late = ", ".join(sorted(self._late())) or "no replica"
+            late = ", ".join([*map(str, sorted(self._late())), *self._absent()]) or "no replica"
             if opened:
                 raise DeadlineError(
                     f"The index {name!r} is opened by all replicas, but not all had switched to it within {timeout_s:.0f} s "
@@ -100,9 +122,9 @@ class IndexRegistry:
             self._changed.notify_all()
 
     async def _all_reached(self) -> list[str]:
-        """Waits until all living members have reached the view; returns their errors."""
+        """Waits until all living members, and some of each deployment, have reached the view; returns their errors."""
         async with self._changed:
-            while self._late():
+            while self._late() or self._absent():
                 # A member that dies is noticed by its silence, not by a message.
                 try:
                     async with asyncio.timeout(1.0):
@@ -111,8 +133,13 @@ class IndexRegistry:
                     continue
             return [error for member in self._alive() if (error := self._reached[member][1])]
 
-    def _alive(self) -> list[str]:
+    def _alive(self) -> list[Member]:
         return [member for member, seen in self._seen.items() if self._clock() - seen < ALIVE_S]
 
-    def _late(self) -> list[str]:
+    def _late(self) -> list[Member]:
         return [member for member in self._alive() if self._reached[member][0] < self.view.generation]
+
+    def _absent(self) -> list[str]:
+        """The deployments without a living member, as a message says it."""
+        there = {member.deployment for member in self._alive()}
+        return [f"no living replica of {name}" for name in self._deployments if name not in there]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import threading
 from types import SimpleNamespace
 from typing import Any
 
@@ -12,29 +13,34 @@ import pytest
 from actors import search_replica
 from actors.search_replica import Bm25Replica
 from rl_cluster.errors import IndexFormatError
-from rl_cluster.service.registry import IndexRegistry, IndexView
+from rl_cluster.service.registry import IndexRegistry, IndexView, Member
 
 START = IndexView(0, {"kb": "/one"}, {})
+MEMBER = Member("Bm25Replica", "one")
 
 
 class Catalog:
-    """Opens every folder but `/broken`, which fails in a way that nobody foresaw."""
+    """Opens every folder but `/broken`, which fails in a way that nobody foresaw; `/slow` waits until it is let."""
 
     def __init__(self) -> None:
         self.folders: dict[str, str] = {}
+        self.let = threading.Event()
 
     def apply(self, folders: dict[str, str], pending: dict[str, str]) -> None:
         if "/broken" in pending.values():
             raise KeyError("vocabulary\nand more")
+        if "/slow" in pending.values():
+            assert self.let.wait(10.0)
         self.folders = folders
 
 
 def following(registry: IndexRegistry) -> Any:
     """A replica without its process: it follows a registry of this event loop."""
     replica: Any = object.__new__(Bm25Replica)
-    replica.app_name, replica.member, replica.view, replica.catalog = "app", "one", registry.view, Catalog()
+    replica.app_name, replica.member, replica.view, replica.catalog = "app", MEMBER, registry.view, Catalog()
     replica.shard, replica.shards = 0, 1
-    replica.registry = SimpleNamespace(wait_newer=SimpleNamespace(remote=registry.wait_newer))
+    calls = {"wait_newer": registry.wait_newer, "opening": registry.opening}
+    replica.registry = SimpleNamespace(**{name: SimpleNamespace(remote=call) for name, call in calls.items()})
     replica.following = asyncio.ensure_future(replica._follow())
     return replica
 
@@ -46,7 +52,7 @@ def test_follow_unexpected_error_fails_the_swap_with_its_reason_and_goes_on(
     monkeypatch.setattr(search_replica.logger, "propagate", True)
 
     async def scenario() -> None:
-        registry = IndexRegistry(START)
+        registry = IndexRegistry(START, ["Bm25Replica"])
         replica = following(registry)
         await asyncio.sleep(0.02)
         with pytest.raises(
@@ -68,7 +74,7 @@ def test_follow_registry_that_answers_nonsense_is_asked_again(monkeypatch: pytes
     monkeypatch.setattr(search_replica, "_PAUSE_S", 0.01)
 
     async def scenario() -> None:
-        registry = IndexRegistry(START)
+        registry = IndexRegistry(START, ["Bm25Replica"])
         replica = following(registry)
         whole = replica.registry.wait_newer.remote
 
@@ -78,9 +84,33 @@ def test_follow_registry_that_answers_nonsense_is_asked_again(monkeypatch: pytes
 
         replica.registry.wait_newer.remote = nonsense
         await asyncio.sleep(0.3)
-        assert "AttributeError" in registry._reached["one"][1]
+        assert "AttributeError" in registry._reached[MEMBER][1]
         await registry.swap("kb", "/two", 5.0)
         assert replica.catalog.folders == {"kb": "/two"}
+        replica.following.cancel()
+
+    asyncio.run(scenario())
+
+
+def test_follow_long_opening_gives_signs_of_life_until_it_ends(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Without them a swap would go on without the only replica, and say that it has switched."""
+    monkeypatch.setattr(search_replica, "POLL_S", 0.4)
+
+    async def scenario() -> None:
+        registry = IndexRegistry(START, ["Bm25Replica"])
+        replica = following(registry)
+        signs: list[Member] = []
+
+        async def opening(member: Member) -> None:
+            signs.append(member)
+            if len(signs) == 3:
+                replica.catalog.let.set()
+
+        replica.registry.opening.remote = opening
+        await asyncio.sleep(0.02)
+        await registry.swap("kb", "/slow", 20.0)
+        assert replica.catalog.folders == {"kb": "/slow"}
+        assert signs[:3] == [MEMBER] * 3
         replica.following.cancel()
 
     asyncio.run(scenario())
