@@ -1,7 +1,8 @@
 """How sure a mean over questions is. The question is the unit: rollouts of one question are averaged first.
 
 Intervals are studentised bootstrap intervals (Efron and Tibshirani 1993, chapter 12), which follow skewed data such as
-nDCG with many zeros; under some 20 questions no interval is exact. Everything is deterministic by its seed.
+nDCG with many zeros; under some 20 questions no interval is exact. Where all questions have one value a bootstrap knows of no
+other, and the interval is that of Clopper and Pearson (1934), see `_without_spread`. Everything is deterministic by its seed.
 """
 
 from __future__ import annotations
@@ -61,12 +62,16 @@ def bootstrap_mean_ci(
     """Mean of the question means and its interval, from one list of values (rollouts) per question.
 
     Questions are resampled, rollouts are not: their spread is part of that of the question means. `bounds` are the
-    values that a mean can take; the interval is cut to them. Values without any spread give an interval of width 0.
+    values that a question can take; the interval is cut to them. Values without any spread give an interval of width 0 where
+    there are no bounds, since nothing is known then of what other questions may have.
 
     Raises DataError for no questions, a question without values, or a value that is not finite.
     """
     means = _question_means(values_by_question)
-    low, high = _studentised(means, level, resamples, seed)
+    if len(means) > 1 and _alike(means) and all(map(math.isfinite, bounds)):
+        low, high = _without_spread(float(means[0]), len(means), level, bounds)
+    else:
+        low, high = _studentised(means, level, resamples, seed)
     if low is not None and high is not None:
         low, high = max(low, bounds[0]), min(high, bounds[1])
     return MeanInterval(math.fsum(means) / len(means), low, high, len(means), level)
@@ -78,8 +83,11 @@ def paired_difference(
     level: float = 0.95,
     resamples: int = 10_000,
     seed: int = 0,
+    bounds: tuple[float, float] = (-math.inf, math.inf),
 ) -> PairedDifference:
     """Mean over questions of after - before, both in the same order of questions, with interval and p-value.
+
+    `bounds` are the values that a difference can take, see `bootstrap_mean_ci`.
 
     The p-value flips the sign of each question's difference: exactly for up to 12 differences that are not 0, otherwise
     `resamples` times at random (then at least 1 / (resamples + 1)). No difference at all gives 1.
@@ -89,7 +97,7 @@ def paired_difference(
     if len(before) != len(after):
         raise DataError(f"{len(before)} questions before and {len(after)} after are no pairs; evaluate the same ones.")
     differences = _question_means(after) - _question_means(before)
-    interval = bootstrap_mean_ci([[value] for value in differences], level, resamples, seed)
+    interval = bootstrap_mean_ci([[value] for value in differences], level, resamples, seed, bounds)
     p = _randomisation_p(differences, resamples, seed)
     return PairedDifference(interval.mean, interval.low, interval.high, interval.n, level, p)
 
@@ -141,6 +149,21 @@ def _question_means(values_by_question: Sequence[Sequence[float]]) -> npt.NDArra
     return np.array([math.fsum(values) / len(values) for values in values_by_question], dtype=np.float64)
 
 
+def _alike(means: npt.NDArray[np.float64]) -> bool:
+    return float(means.std(ddof=1)) <= 1e-12 * max(1.0, abs(float(means.mean())))
+
+
+def _without_spread(value: float, n: int, level: float, bounds: tuple[float, float]) -> tuple[float, float]:
+    """The interval of a mean of values within `bounds` when all n questions had `value`.
+
+    If a share s of all questions had another value, n questions would all have this one with probability (1 - s)^n. The
+    largest s that leaves it (1 - level) / 2 is Clopper and Pearson's bound (1934) of a rate that was 0 of n; the mean is then
+    at most s of the way from `value` to either bound. For a rate itself the interval is theirs.
+    """
+    share = 1 - ((1 - level) / 2) ** (1 / n)
+    return value - share * (value - bounds[0]), value + share * (bounds[1] - value)
+
+
 def _studentised(
     means: npt.NDArray[np.float64], level: float, resamples: int, seed: int
 ) -> tuple[float | None, float | None]:
@@ -148,7 +171,7 @@ def _studentised(
     if n < 2:
         return None, None
     mean, spread = float(means.mean()), float(means.std(ddof=1))
-    if spread <= 1e-12 * max(1.0, abs(mean)):
+    if _alike(means):
         return mean, mean
     rng = np.random.default_rng(seed)
 

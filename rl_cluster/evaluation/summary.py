@@ -208,7 +208,7 @@ def compare(
     rest = [difference - part for difference, part in zip(differences, ranking, strict=True)]
     return PairedSummary(
         n=len(old),
-        ndcg=paired_difference(old_scores, new_scores, resamples=resamples, seed=seed),
+        ndcg=paired_difference(old_scores, new_scores, resamples=resamples, seed=seed, bounds=(-1.0, 1.0)),
         ranking=bootstrap_mean_ci([[part] for part in ranking], resamples=resamples, seed=seed, bounds=(-1.0, 1.0)),
         failure_avoidance=bootstrap_mean_ci(
             [[part] for part in rest], resamples=resamples, seed=seed, bounds=(-1.0, 1.0)

@@ -12,7 +12,7 @@ from rl_cluster.errors import Outcome
 from rl_cluster.evaluation.busy import busy_shares
 from rl_cluster.evaluation.measures import MeasureSettings, Prices, measure
 from rl_cluster.evaluation.records import idle_searches, record_of
-from rl_cluster.evaluation.summary import EpisodeRecord
+from rl_cluster.evaluation.summary import EpisodeRecord, compare, summarise
 
 SETTINGS = MeasureSettings(success_threshold=0.5, pass_k=(1, 2, 4), resamples=1000)
 TASK = Task("t1", "Which runbook?", "kb", {"g1": 3.0, "g2": 1.0, "n": 0.0}, dataset="kb")
@@ -103,6 +103,15 @@ def test_measure_cost_follows_prices_and_is_left_out_without_any() -> None:
     found = measure([replace(record("a", 1.0), billed_s=1.5)], SETTINGS, prices)
     assert found["cost"]["mean"] == pytest.approx(0.001 + 0.0005 + 0.02 + 0.15)
     assert "cost" not in measure([record("a", 1.0)], SETTINGS, Prices())
+
+
+def test_measure_rates_and_qualities_of_one_value_are_not_certain() -> None:
+    alike = [replace(record(f"q{i}", 0.0, Outcome.NO_ANSWER), gold_found=0) for i in range(20) for _ in range(2)]
+    found = measure(alike, SETTINGS)
+    for name in ("success_rate", "pass_at_2", "pass_power_2", "gold_found", "recall@10", "mrr"):
+        assert found[name]["ci95"] == pytest.approx([0.0, 1 - 0.025 ** (1 / 20)]), name
+    assert summarise(alike).ndcg.interval == found["recall@10"]["ci95"]
+    assert compare(alike, alike, resamples=1000).ndcg.interval == pytest.approx([-0.1684, 0.1684], abs=1e-4)
 
 
 def test_busy_shares_of_episodes_under_way_together_sum_up_to_the_time_that_passed() -> None:

@@ -67,6 +67,35 @@ def test_bootstrap_edges_single_question_no_spread_and_bounds() -> None:
     assert 0.0 <= rare[0] < 0.1 < rare[1] <= 1.0
 
 
+@pytest.mark.parametrize(("solved", "n"), [(0, 20), (20, 20), (0, 2), (0, 500)])
+def test_bootstrap_rate_without_spread_is_clopper_pearson(solved: int, n: int) -> None:
+    found = bootstrap_mean_ci([[float(solved > 0)]] * n, bounds=(0.0, 1.0))
+    expected = stats.binomtest(solved, n).proportion_ci(method="exact")
+    assert found.interval == pytest.approx([expected.low, expected.high])
+
+
+def test_bootstrap_bounded_mean_without_spread_reaches_towards_both_bounds() -> None:
+    share = 1 - 0.025 ** (1 / 12)
+    found = bootstrap_mean_ci([[0.6]] * 12, bounds=(0.0, 1.0)).interval
+    assert found == pytest.approx([0.6 * (1 - share), 0.6 + 0.4 * share])
+    same = paired_difference([[0.4]] * 12, [[0.4]] * 12, bounds=(-1.0, 1.0))
+    assert (same.interval, same.p) == (pytest.approx([-share, share]), 1.0)
+
+
+@pytest.mark.parametrize("rate", [0.02, 0.1])
+def test_bootstrap_coverage_of_rare_successes_is_at_least_the_level(rate: float) -> None:
+    """At a rate of 2% two of three studies of 20 questions have no success at all."""
+    rng = np.random.default_rng(4)
+    covered = 0
+    for study in range(200):
+        solved = (rng.random(20) < rate).astype(float)
+        interval = bootstrap_mean_ci([[value] for value in solved], resamples=400, seed=study, bounds=(0.0, 1.0))
+        assert interval.low is not None
+        assert interval.high is not None
+        covered += interval.low <= rate <= interval.high
+    assert covered / 200 >= 0.95
+
+
 @pytest.mark.parametrize("bad", [[], [[]], [[0.1], [float("nan")]]])
 def test_bootstrap_nothing_to_average_raises(bad: list[list[float]]) -> None:
     with pytest.raises(DataError):
