@@ -21,6 +21,7 @@ from rl_cluster.retrieval import index_build
 from rl_cluster.retrieval.analysis import Analyzer
 from rl_cluster.retrieval.devices import Devices
 from rl_cluster.retrieval.documents import DocumentStore
+from rl_cluster.retrieval.exclusion import Exclusions
 from rl_cluster.retrieval.filters import FilterIndex, Filters
 from rl_cluster.retrieval.fusion import fuse, reordered
 from rl_cluster.retrieval.index_build import content_id
@@ -95,6 +96,7 @@ class SearchIndex:
         self.settings = settings
         self.manifest = manifest
         self._filters = filters
+        self._exclusions = Exclusions(corpus)
         self._lexical = lexical
         self._vector = vector
         self._embedder = embedder
@@ -306,8 +308,8 @@ class SearchIndex:
         if filters is not None and not isinstance(filters, Mapping):
             raise SearchRequestError(f"The filters are a {type(filters).__name__}; give an object of field: condition.")
         allowed = self._filters.allowed(filters) if filters else None
-        banned = [p for p in (self.corpus.position(doc_id) for doc_id in excluded) if p is not None]
-        if banned:
+        banned = self._exclusions.positions(excluded) if excluded else None
+        if banned is not None and len(banned):
             allowed = np.ones(len(self.corpus), bool) if allowed is None else allowed
             allowed[banned] = False
         return allowed
