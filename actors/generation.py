@@ -129,7 +129,8 @@ class Generation:
                 continue
             flight.task.cancel()
             await asyncio.gather(flight.task, return_exceptions=True)
-            self._drop(group_id, DropReason.STRAGGLER, f"it took over training.straggler_timeout_s={limit:g} s")
+            if flight.task.cancelled():
+                self._drop(group_id, DropReason.STRAGGLER, f"it took over training.straggler_timeout_s={limit:g} s")
 
     async def _generate(self) -> None:
         """Starts groups as fast as the staleness bound and the workers allow."""

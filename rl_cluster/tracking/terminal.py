@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections import deque
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +21,7 @@ class Terminal:
         self.config = config
         self.started = time.time()
         self.header_shown = False
+        self.recent: deque[float] = deque(maxlen=5)
 
     def show(self, event: dict[str, Any]) -> None:
         """Prints one event."""
@@ -60,14 +62,17 @@ class Terminal:
             self.header_shown = True
             self._print(
                 event,
-                "[bold]  step    reward  failures  turns  age  no signal   clip  worker idle  learner idle  seconds[/]",
+                "[bold]  step    reward  failures  turns  age  no signal   clip  worker idle  learner idle  seconds  to go[/]",
             )
+        self.recent.append(m["timing_s/step"])
+        left_s = sum(self.recent) / len(self.recent) * (event["of"] - event["step"])
         self._print(
             event,
             f"{event['step']:>4}/{event['of']:<4} {m['rollout/reward/mean']:>6.3f} {m['rollout/failure_rate']:>9.1%} "
             f"{m['rollout/turns/mean']:>6.1f} {m['staleness/age_max']:>4.0f} "
             f"{m['analysis/zero_adv_groups']:>6.0f}/{m['training/num_groups']:<3.0f} {m['learner/clip_fraction']:>6.1%} "
-            f"{m['system/worker_idle']:>12.0%} {m['system/learner_idle']:>13.0%} {m['timing_s/step']:>8.1f}",
+            f"{m['system/worker_idle']:>12.0%} {m['system/learner_idle']:>13.0%} {m['timing_s/step']:>8.1f} "
+            f"{left_s / 60:>4.0f}min",
         )
 
     def _print(self, event: dict[str, Any], text: str) -> None:

@@ -176,9 +176,10 @@ def test_job_without_reinforcement_learning_fine_tunes_and_evaluates_both_sides(
     assert any(not torch.equal(before[name], after[name]) for name in before)
 
 
-def test_job_synchronous_over_two_corpora_with_worker_killed_replaces_it_and_trains_age_zero(
+def test_job_synchronous_over_two_corpora_with_worker_and_search_killed_replaces_both_and_trains_age_zero(
     tmp_path: Path, tiny_model: Path, small_tables: Path
 ) -> None:
+    """What they took with them is played again: no episode of it is rewarded, no group of it dropped."""
     import ray
 
     from tests.helpers.small_data import write_two_corpora
@@ -197,7 +198,9 @@ def test_job_synchronous_over_two_corpora_with_worker_killed_replaces_it_and_tra
         )
     )
     wait_for_event(coordinator, result, lambda event: event["kind"] == "step", 240)
-    for process in actor_processes("RolloutWorker"):
+    replicas = actor_processes("ServeReplica")
+    assert replicas
+    for process in [*actor_processes("RolloutWorker"), *replicas]:
         process.kill()
     report: Any = ray.get(result, timeout=300)
     texts = [event.get("text", "") for event in events(coordinator)]
