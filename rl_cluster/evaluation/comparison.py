@@ -1,12 +1,15 @@
 """Several systems on the same questions: each by itself, and paired differences with Holm's correction, as JSON types.
 
-Overall and per data set. A pair's p-values are corrected over its data sets, and the overall ones over the pairs; the keys
-`p_holm` hold them. Secondary measures get a fifth of the resamples.
+Overall, per data set, and per piece of a data set that has several corpora (FreshStack's topics, MLQA's languages), whose names
+begin with that of the data set and a slash. A pair's p-values are corrected over its data sets, those of the pieces over the
+pieces of their data set, and the overall ones over the pairs; the keys `p_holm` hold them. Secondary measures get a fifth of the
+resamples.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -28,8 +31,8 @@ def compare_systems(
     prices: Mapping[str, Prices] | None = None,
     repeats: Mapping[str, Sequence[str]] | None = None,
 ) -> dict[str, Any]:
-    """`systems` {name: {overall, datasets}}, `pairs`, a list with one entry per (before, after), `repeats`, and `notes`, sentences
-    that readers of the numbers should know.
+    """`systems` {name: {overall, datasets, pieces}}, `pairs`, a list with one entry per (before, after), `repeats`, and `notes`,
+    sentences that readers of the numbers should know.
 
     repeats: a recipe to the systems that are its runs under several seeds; what they gain over the first of `systems`, with
     an interval for further seeds and questions. Raises DataError where a pair was not evaluated on the same questions, and as `summarise`.
@@ -42,12 +45,11 @@ def compare_systems(
             "datasets": {
                 dataset: _system(part, settings, prices.get(name)) for dataset, part in by_dataset(records).items()
             },
+            "pieces": {piece: _system(part, settings, prices.get(name)) for piece, part in by_piece(records).items()},
         }
     for before, after in pairs:
         result["pairs"].append(_pair(before, after, systems, settings))
-    corrected = holm({str(place): pair["overall"]["p"] for place, pair in enumerate(result["pairs"])})
-    for place, pair in enumerate(result["pairs"]):
-        pair["overall"]["p_holm"] = corrected[str(place)]
+    correct_by_holm({str(place): pair["overall"] for place, pair in enumerate(result["pairs"])})
     reference = next(iter(systems), "")
     for name, runs in (repeats or {}).items():
         result["repeats"].append(_repeats(name, reference, runs, systems))
@@ -55,10 +57,38 @@ def compare_systems(
 
 
 def by_dataset(records: Sequence[EpisodeRecord]) -> dict[str, list[EpisodeRecord]]:
-    """Records by data set, sorted by its name."""
+    """Records by data set, sorted by its name; those of its pieces together."""
+    return _grouped(records, lambda record: dataset_of(record.dataset))
+
+
+def by_piece(records: Sequence[EpisodeRecord]) -> dict[str, list[EpisodeRecord]]:
+    """Records by piece, sorted by its name, of the data sets that have several."""
+    pieces = _grouped(records, lambda record: record.dataset)
+    number = Counter(map(dataset_of, pieces))
+    return {piece: part for piece, part in pieces.items() if number[dataset_of(piece)] > 1}
+
+
+def dataset_of(piece: str) -> str:
+    """The data set that a piece is of; a data set of one corpus is its own only piece."""
+    return piece.partition("/")[0]
+
+
+def rows(found: Mapping[str, Any]) -> list[tuple[str, Any]]:
+    """Of a system or a pair in the order to show them: each data set, its pieces beneath it, then `all` of several.
+
+    An only data set has what `all` would have, whose p-value is corrected over the pairs.
+    """
+    datasets, shown = found["datasets"], []
+    for dataset, part in datasets.items():
+        shown.append((dataset, part if len(datasets) > 1 else found["overall"]))
+        shown += [(piece, each) for piece, each in found["pieces"].items() if dataset_of(piece) == dataset]
+    return shown if len(datasets) == 1 else [*shown, ("all", found["overall"])]
+
+
+def _grouped(records: Sequence[EpisodeRecord], name: Callable[[EpisodeRecord], str]) -> dict[str, list[EpisodeRecord]]:
     parts: dict[str, list[EpisodeRecord]] = {}
     for record in records:
-        parts.setdefault(record.dataset, []).append(record)
+        parts.setdefault(name(record), []).append(record)
     return dict(sorted(parts.items()))
 
 
@@ -82,15 +112,32 @@ def _system(records: Sequence[EpisodeRecord], settings: MeasureSettings, prices:
 
 
 def _pair(before: str, after: str, systems: Systems, settings: MeasureSettings) -> dict[str, Any]:
-    old, new = by_dataset(systems[before]), by_dataset(systems[after])
+    def compared(
+        old: Mapping[str, Sequence[EpisodeRecord]], new: Mapping[str, Sequence[EpisodeRecord]]
+    ) -> dict[str, dict[str, Any]]:
+        return {name: compare(old[name], new[name], settings.resamples, settings.seed).as_json() for name in old}
+
     whole = compare(systems[before], systems[after], settings.resamples, settings.seed).as_json()
-    parts = {
-        dataset: compare(old[dataset], new[dataset], settings.resamples, settings.seed).as_json() for dataset in old
+    datasets = compared(by_dataset(systems[before]), by_dataset(systems[after]))
+    pieces = compared(by_piece(systems[before]), by_piece(systems[after]))
+    correct_by_holm(datasets)
+    for dataset in datasets:
+        correct_by_holm({piece: part for piece, part in pieces.items() if dataset_of(piece) == dataset})
+    return {
+        "name": f"{after} - {before}",
+        "before": before,
+        "after": after,
+        "overall": whole,
+        "datasets": datasets,
+        "pieces": pieces,
     }
-    corrected = holm({dataset: part["p"] for dataset, part in parts.items()})
-    for dataset, part in parts.items():
-        part["p_holm"] = corrected[dataset]
-    return {"name": f"{after} - {before}", "before": before, "after": after, "overall": whole, "datasets": parts}
+
+
+def correct_by_holm(parts: Mapping[str, dict[str, Any]]) -> None:
+    """Sets `p_holm` of each from the `p` of all."""
+    corrected = holm({name: part["p"] for name, part in parts.items()})
+    for name, part in parts.items():
+        part["p_holm"] = corrected[name]
 
 
 def _repeats(name: str, reference: str, runs: Sequence[str], systems: Systems) -> dict[str, Any]:

@@ -15,7 +15,7 @@ from rl_cluster.evaluation.world import QuestionSet
 
 
 def question_sets(folders: Sequence[str], data: DataConfig, split: str, limit: int | None) -> list[QuestionSet]:
-    """One set per folder and corpus, named after both where a folder has several. `limit` is per set.
+    """One set per folder and corpus, named `FOLDER/CORPUS` where a folder has several. `limit` is per set.
 
     Without `folders`, the set of `data`. Raises DataError where a file is missing or malformed, a split is empty, or two
     folders have one name.
@@ -32,7 +32,7 @@ def question_sets(folders: Sequence[str], data: DataConfig, split: str, limit: i
         for task in read_tasks(folder / "tasks.parquet", split, label):
             by_corpus.setdefault(task.corpus, []).append(task)
         for corpus, tasks in sorted(by_corpus.items()):
-            dataset = label if len(by_corpus) == 1 else f"{label}/{corpus}"
+            dataset = label if len(by_corpus) == 1 else f"{label}/{corpus.removeprefix(f'{label}/')}"
             named = tuple(Task(**{**vars(task), "dataset": dataset}) for task in tasks[:limit])
             sets.append(QuestionSet(dataset, folder, corpus, named, confidential))
     names = [found.dataset for found in sets]

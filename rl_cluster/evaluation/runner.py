@@ -16,10 +16,9 @@ from rl_cluster.environments.search import SearchEnvironmentSettings
 from rl_cluster.episodes.trajectory import Trajectory
 from rl_cluster.errors import Outcome
 from rl_cluster.evaluation.busy import busy_shares
-from rl_cluster.evaluation.comparison import compare_systems
+from rl_cluster.evaluation.comparison import compare_systems, correct_by_holm
 from rl_cluster.evaluation.confidential import withhold_task, withhold_texts
 from rl_cluster.evaluation.drift.base import Drift
-from rl_cluster.evaluation.holm import holm
 from rl_cluster.evaluation.kept import KeptPart, KeptParts, Part
 from rl_cluster.evaluation.measures import MeasureSettings, Prices
 from rl_cluster.evaluation.players.base import Player
@@ -227,29 +226,28 @@ def report_of(
         comparison=comparison,
         facts=facts,
         questions=question_views(evaluation.tasks, undisturbed.views, main),
-        drifts=[
-            _drift(name, drift, undisturbed, evaluation.played.get(name, Played()), settings)
-            for name, drift in drifts.items()
-        ],
+        drifts=_drifts(drifts, evaluation, settings),
     )
 
 
-def _drift(name: str, drift: Drift, undisturbed: Played, played: Played, settings: MeasureSettings) -> dict[str, Any]:
-    return {
-        "name": name,
-        "description": drift.description,
-        "systems": _against_undisturbed(undisturbed, played, settings),
-        "does_not_apply": [system for system in undisturbed.records if system not in played.records],
-    }
-
-
-def _against_undisturbed(undisturbed: Played, drifted: Played, settings: MeasureSettings) -> dict[str, Any]:
-    found = {
-        system: compare(undisturbed.records[system], records, settings.resamples, settings.seed).as_json()
-        for system, records in drifted.records.items()
-    }
-    corrected = holm({system: part["p"] for system, part in found.items()})
-    for system, part in found.items():
-        part["p_holm"] = corrected[system]
-        part["injected"] = sum(record.injected for record in drifted.records[system])
-    return found
+def _drifts(drifts: Mapping[str, Drift], evaluation: Evaluation, settings: MeasureSettings) -> list[dict[str, Any]]:
+    """Each drift against the undisturbed run; the p-values of one system are corrected over its drifts."""
+    undisturbed = evaluation.played[None].records
+    entries = []
+    for name, drift in drifts.items():
+        played = evaluation.played.get(name, Played()).records
+        systems: dict[str, dict[str, Any]] = {}
+        for system, records in played.items():
+            compared = compare(undisturbed[system], records, settings.resamples, settings.seed).as_json()
+            systems[system] = {**compared, "injected": sum(record.injected for record in records)}
+        entries.append(
+            {
+                "name": name,
+                "description": drift.description,
+                "systems": systems,
+                "does_not_apply": [system for system in undisturbed if system not in played],
+            }
+        )
+    for system in undisturbed:
+        correct_by_holm({entry["name"]: entry["systems"][system] for entry in entries if system in entry["systems"]})
+    return entries

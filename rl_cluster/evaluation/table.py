@@ -10,6 +10,7 @@ from rich.console import Group
 from rich.markup import escape
 from rich.table import Table
 
+from rl_cluster.evaluation.comparison import rows
 from rl_cluster.evaluation.statistics import FEW_QUESTIONS, MeanInterval
 from rl_cluster.evaluation.summary import PairedSummary, SystemSummary
 
@@ -32,7 +33,7 @@ def comparison_table(comparison: Mapping[str, Any]) -> Group:
     for name in ("system", "set", "nDCG@10", "recall@100", "failures", "turns", "n"):
         systems.add_column(name, justify="left" if name in ("system", "set") else "right")
     for name, found in comparison["systems"].items():
-        for dataset, each in found["datasets"].items():
+        for dataset, each in rows(found):
             systems.add_row(
                 escape(name),
                 escape(dataset),
@@ -46,7 +47,7 @@ def comparison_table(comparison: Mapping[str, Any]) -> Group:
     for name in ("pair", "set", "nDCG@10", "p", "by ranking", "by fewer failures", "n"):
         pairs.add_column(name, justify="left" if name in ("pair", "set") else "right")
     for pair in comparison["pairs"]:
-        for dataset, part in pair["datasets"].items():
+        for dataset, part in rows(pair):
             pairs.add_row(
                 escape(pair["name"]),
                 escape(dataset),

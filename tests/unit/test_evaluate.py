@@ -11,6 +11,7 @@ import time
 from pathlib import Path
 from typing import Any
 
+import pyarrow.parquet as pq
 import pytest
 
 from rl_cluster.errors import ConfigError, DataError
@@ -160,9 +161,10 @@ def test_run_several_corpora_are_searched_apart(tmp_path: Path) -> None:
     assert run(config(tmp_path, f"folders=[{folder}]", "system=[bm25,scripted]", "+repeats.rule=[scripted]")) == 0
     assert json.loads((tmp_path / "out" / "report.json").read_text())["repeats"][0]["n"] == 24
     found = json.loads((tmp_path / "out" / "report.json").read_text())["systems"]["bm25"]
-    assert set(found["datasets"]) == {"shops/blue", "shops/red"}
-    assert all(part["ndcg@10"] > 0.7 for part in found["datasets"].values())
-    assert found["overall"]["n"] == 24
+    assert set(found["pieces"]) == {"shops/blue", "shops/red"}
+    assert all(part["ndcg@10"] > 0.7 for part in found["pieces"].values())
+    assert {name: part["n"] for name, part in found["datasets"].items()} == {"shops": 24}
+    assert found["datasets"]["shops"] == found["overall"]
 
 
 def test_run_drift_that_does_not_apply_has_no_number(tmp_path: Path) -> None:
@@ -187,7 +189,8 @@ def test_flat_numbers_have_the_values_of_the_report(tmp_path: Path) -> None:
     written = json.loads((tmp_path / "out" / "report.json").read_text())
     flat = flat_numbers(written, written["drift"])
     bm25 = written["systems"]["bm25"]
-    assert flat["eval/bm25/shops/red/ndcg@10"] == bm25["datasets"]["shops/red"]["ndcg@10"]
+    assert flat["eval/bm25/shops/red/ndcg@10"] == bm25["pieces"]["shops/red"]["ndcg@10"]
+    assert flat["eval/bm25/shops/ndcg@10"] == bm25["datasets"]["shops"]["ndcg@10"]
     for name, found in bm25["overall"]["measures"].items():
         if isinstance(found, dict) and "mean" in found:
             assert flat[f"eval/bm25/all/measures/{name}/mean"] == found["mean"]
@@ -195,7 +198,7 @@ def test_flat_numbers_have_the_values_of_the_report(tmp_path: Path) -> None:
     (pair,) = written["pairs"]
     for key in ("ndcg@10", "p", "p_holm", "ranking", "failure_avoidance", "n"):
         assert flat[f"paired/scripted_against_bm25/all/{key}"] == pair["overall"][key]
-        assert flat[f"paired/scripted_against_bm25/shops/blue/{key}"] == pair["datasets"]["shops/blue"][key]
+        assert flat[f"paired/scripted_against_bm25/shops/blue/{key}"] == pair["pieces"]["shops/blue"][key]
     assert flat["paired/scripted_against_bm25/all/ci95/high"] == pair["overall"]["ci95"][1]
     assert flat["repeats/rule/ndcg@10"] == written["repeats"][0]["ndcg@10"]
     failing = written["drift"][0]["systems"]["bm25"]
@@ -310,6 +313,20 @@ def test_run_filter_that_no_document_can_meet_is_refused_before_anything_is_play
     said = " ".join(capsys.readouterr().out.split())
     assert "evaluation.drift.new_filter filters by 'colour', which no document of pumps has" in said
     assert "nDCG@10" not in said
+
+
+def test_question_sets_corpora_that_bear_the_name_of_their_folder_bear_it_once(tmp_path: Path) -> None:
+    folder = write_pumps(tmp_path / "freshstack", ("red", "blue"))
+    for name in ("tasks", "corpus"):
+        path = folder / f"{name}.parquet"
+        table = pq.read_table(path)
+        renamed = [f"freshstack/{corpus}" for corpus in table["corpus"].to_pylist()]
+        pq.write_table(table.set_column(table.column_names.index("corpus"), "corpus", [renamed]), path)
+    sets = question_sets([str(folder)], EVALUATE.load([]).data, "test", None)
+    assert [(found.dataset, found.corpus) for found in sets] == [
+        ("freshstack/blue", "freshstack/blue"),
+        ("freshstack/red", "freshstack/red"),
+    ]
 
 
 def test_question_sets_bad_folders_are_named(tmp_path: Path) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import random
 from pathlib import Path
 from typing import Any
 
@@ -17,10 +18,15 @@ from rl_cluster.episodes.formats.base import ParsedReply
 from rl_cluster.episodes.trajectory import ToolCall, Trajectory
 from rl_cluster.errors import ConfigError, Outcome, SearchRequestError
 from rl_cluster.evaluation.drift import drift_names, get_drift
+from rl_cluster.evaluation.drift.base import Drift
+from rl_cluster.evaluation.holm import holm
+from rl_cluster.evaluation.measures import MeasureSettings
 from rl_cluster.evaluation.players.baseline import Baseline
 from rl_cluster.evaluation.players.scripted import Scripted
 from rl_cluster.evaluation.question_sets import question_sets
 from rl_cluster.evaluation.records import record_of
+from rl_cluster.evaluation.runner import Evaluation, Played, report_of
+from rl_cluster.evaluation.summary import EpisodeRecord
 from rl_cluster.evaluation.world import World, open_world
 from rl_cluster.retrieval.corpus import write_corpus
 from tests.helpers.small_world import LEXICAL, SETTINGS, pump_world
@@ -232,3 +238,30 @@ def test_baseline_without_hits_hands_in_nothing(tmp_path: Path) -> None:
     world = pump_world(tmp_path)
     task = world.tasks[0].__class__("t", "zebra", "pumps", {"pumps-0": 1.0})
     assert asyncio.run(Baseline("bm25_search").play(world, task, 0)).outcome is Outcome.NO_ANSWER
+
+
+def test_report_of_drifts_is_corrected_over_the_drifts_of_each_system() -> None:
+    rng = random.Random(6)
+
+    def played(loss: float) -> Played:
+        def records() -> list[EpisodeRecord]:
+            return [
+                EpisodeRecord(f"t{i}", "kb", Outcome.FINISHED, max(0.0, rng.random() - loss), 1, 1, 0, 0, 0.0)
+                for i in range(30)
+            ]
+
+        return Played({"agent": records(), "bm25": records()})
+
+    drifts = {name: Drift() for name in ("gone", "slow", "renamed")}
+    worlds = {"gone": played(0.4), "slow": played(0.05), "renamed": played(0.2)}
+    del worlds["renamed"].records["bm25"]
+    evaluation = Evaluation([], {None: played(0.0), **worlds})
+    content = report_of(
+        "t", ["agent", "bm25"], evaluation, MeasureSettings(pass_k=(1,), resamples=1000), {}, drifts, {}, {}
+    )
+    for system, number in (("agent", 3), ("bm25", 2)):
+        met = {entry["name"]: entry["systems"][system] for entry in content.drifts if system in entry["systems"]}
+        assert len(met) == number
+        expected = holm({name: part["p"] for name, part in met.items()})
+        assert {name: part["p_holm"] for name, part in met.items()} == expected
+    assert content.drifts[2]["does_not_apply"] == ["bm25"]

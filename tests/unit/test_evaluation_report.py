@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import random
 import re
 import shutil
 import subprocess
@@ -14,7 +15,7 @@ import pytest
 from rl_cluster.errors import Outcome
 from rl_cluster.evaluation.comparison import compare_systems
 from rl_cluster.evaluation.report import ReportContent, plots, write_report
-from rl_cluster.evaluation.report.canvas import Scale
+from rl_cluster.evaluation.report.canvas import Scale, told_apart
 from rl_cluster.evaluation.report.content import MAX_TEXT, question_views
 from rl_cluster.evaluation.report.markdown import plain
 from rl_cluster.evaluation.summary import EpisodeRecord
@@ -84,8 +85,6 @@ def test_questions_most_changed_come_first_and_long_texts_say_that_they_are_cut(
 
     task = tasks()[0]
     long = Task(task.task_id, "x" * (MAX_TEXT + 5), task.corpus, task.gains, dataset=task.dataset)
-    import random
-
     views = question_views([long], {"a": first_views([long], [play(long, 1.0, 0.0, random.Random(0))])}, None)
     assert views[0]["question"].endswith("(5 more characters)")
 
@@ -136,6 +135,31 @@ def test_ranking_depth_of_short_and_long_rankings_is_a_note_of_every_file(tmp_pa
 
 def test_plots_nothing_to_draw_is_nothing() -> None:
     assert plots.learning_curve([], []) == plots.forest([]) == plots.drifts([]) == ""
+
+
+def test_forest_of_a_data_set_in_pieces_keeps_their_rows_apart() -> None:
+    rng = random.Random(5)
+    names = [f"freshstack/a very long topic, number {number} of them" for number in (1, 2)] + ["freshstack/x", "wands"]
+
+    def system() -> list[EpisodeRecord]:
+        return [
+            EpisodeRecord(f"t{i}", names[i % 4], Outcome.FINISHED, rng.random(), 1, 1, 0, 0, 0.0) for i in range(40)
+        ]
+
+    found = compare_systems({"a": system(), "b": system()}, [("a", "b")], SETTINGS)
+    texts = re.findall(r"<text x=\"[08]\.0\"[^>]*>([^<]*)</text>", plots.forest(found["pairs"]))
+    assert texts[0] == "b - a"
+    assert texts[1] == "freshstack"
+    assert texts[4:] == ["· x", "wands", "all"]
+    assert len(set(texts)) == len(texts)
+    assert all(len(text) <= 17 for text in texts)
+
+
+def test_told_apart_names_that_are_cut_alike_get_their_number() -> None:
+    assert told_apart(["seed", "a-model-of-one-kind-a"], 9) == ["seed", "a-mo…nd-a"]
+    cut = told_apart(["model-one-is-here", "model-two-is-here", "model-two-is-here"], 11)
+    assert cut[0] != cut[1] == cut[2]
+    assert all(len(name) <= 11 for name in cut)
 
 
 def test_quality_against_cost_leaves_out_who_has_no_price_and_says_so(content: ReportContent) -> None:

@@ -11,7 +11,8 @@ import pytest
 from rich.console import Console
 
 from rl_cluster.errors import DataError, Outcome
-from rl_cluster.evaluation.comparison import compare_systems
+from rl_cluster.evaluation.comparison import compare_systems, rows
+from rl_cluster.evaluation.holm import holm
 from rl_cluster.evaluation.measures import MeasureSettings
 from rl_cluster.evaluation.summary import EpisodeRecord, compare, summarise
 from rl_cluster.evaluation.table import result_table
@@ -150,3 +151,31 @@ def test_compare_systems_other_questions_raise() -> None:
         compare_systems(systems, [("a", "b")], MeasureSettings(resamples=1000))
     with pytest.raises(DataError, match="different questions"):
         compare_systems(systems, [], MeasureSettings(resamples=1000), repeats={"r": ["b"]})
+
+
+def test_compare_systems_pieces_stand_beneath_their_data_set_and_holm_goes_over_data_sets() -> None:
+    rng = random.Random(3)
+
+    def system(gain: float) -> list[EpisodeRecord]:
+        names = ("fresh/a", "fresh/b", "fresh/c", "wands")
+        return [record(f"q{i}", min(1.0, rng.random() / 2 + gain), dataset=names[i % 4]) for i in range(80)]
+
+    found = compare_systems({"a": system(0.0), "b": system(0.1)}, [("a", "b")], MeasureSettings(resamples=1000))
+    (pair,) = found["pairs"]
+    assert [name for name, _ in rows(pair)] == ["fresh", "fresh/a", "fresh/b", "fresh/c", "wands", "all"]
+    assert {name: part["n"] for name, part in pair["datasets"].items()} == {"fresh": 60, "wands": 20}
+    for parts in (pair["datasets"], pair["pieces"]):
+        expected = holm({name: part["p"] for name, part in parts.items()})
+        assert {name: part["p_holm"] for name, part in parts.items()} == expected
+    fresh = [part["ndcg@10"] for part in pair["pieces"].values()]
+    assert pair["datasets"]["fresh"]["ndcg@10"] == pytest.approx(sum(fresh) / 3)
+    assert found["systems"]["a"]["datasets"]["fresh"]["n"] == 60
+
+
+def test_rows_of_an_only_data_set_have_the_p_value_that_is_corrected_over_the_pairs() -> None:
+    rng = random.Random(4)
+    systems = {name: [record(f"q{i}", rng.random()) for i in range(30)] for name in "abc"}
+    found = compare_systems(systems, [("a", "b"), ("a", "c")], MeasureSettings(resamples=1000))
+    for pair in found["pairs"]:
+        assert rows(pair) == [("d", pair["overall"])]
+    assert max(pair["overall"]["p_holm"] / pair["overall"]["p"] for pair in found["pairs"]) > 1

@@ -6,6 +6,7 @@ Drawn for a width of 440, so that a telephone shows letters of a readable size; 
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from html import escape
 
@@ -108,8 +109,19 @@ def number(value: float) -> str:
 
 
 def shortened(text: str, letters: int) -> str:
-    """A name that fits beside a plot."""
-    return text if len(text) <= letters else f"{text[: letters - 1]}…"
+    """A name that fits beside a plot, cut in its middle: names that are made alike differ at their ends."""
+    end = (letters - 1) // 2
+    return text if len(text) <= letters else f"{text[: letters - 1 - end]}…{text[len(text) - end :]}"
+
+
+def told_apart(names: Sequence[str], letters: int) -> list[str]:
+    """The names as `shortened` has them; those that would read alike end with their number."""
+    cut = [shortened(name, letters) for name in names]
+    for place, name in enumerate(names):
+        if any(cut[other] == cut[place] for other in range(len(names)) if names[other] != name):
+            number = f" {place + 1}"
+            cut[place] = shortened(name, letters - len(number)) + number
+    return cut
 
 
 def _hint(text: str) -> str:

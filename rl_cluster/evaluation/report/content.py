@@ -13,6 +13,11 @@ from rl_cluster.evaluation.metrics import ndcg_at_k
 MAX_TEXT = 4000
 """Characters of one text in the browser of episodes; what is cut says so."""
 MAX_QUESTIONS = 120
+FOOTNOTE = (
+    "Brackets are 95% intervals over questions, by bootstrap, or by Clopper and Pearson where all questions have one value; failed "
+    "episodes count 0 and stay in every mean. p is that of a paired randomisation test with Holm's correction: over the data sets "
+    "of a pair, over the pieces of a data set, for all questions over the pairs, and over the drifts of a system."
+)
 
 
 Views = dict[tuple[str, str], dict[str, Any]]

@@ -9,15 +9,15 @@ from typing import Any
 def flat_numbers(comparison: Mapping[str, Any], drifts: Sequence[Mapping[str, Any]]) -> dict[str, float]:
     """`eval/SYSTEM/SET/...`, `paired/AFTER_against_BEFORE/SET/...`, `repeats/RECIPE/...` and `drift/DRIFT/SYSTEM/...`.
 
-    SET is a data set, or `all`. The bounds of an interval end in `/low` and `/high`. What is no number is left out.
+    SET is a data set, a piece of one, or `all`. The bounds of an interval end in `/low` and `/high`. What is no number is left out.
     """
     flat: dict[str, float] = {}
     for name, system in comparison["systems"].items():
-        for dataset, part in [*system["datasets"].items(), ("all", system["overall"])]:
+        for dataset, part in _sets(system):
             flat |= _numbers(part, f"eval/{name}/{dataset}")
     for pair in comparison["pairs"]:
         name = f"paired/{pair['after']}_against_{pair['before']}"
-        for dataset, part in [*pair["datasets"].items(), ("all", pair["overall"])]:
+        for dataset, part in _sets(pair):
             flat |= _numbers(part, f"{name}/{dataset}")
     for found in comparison["repeats"]:
         flat |= _numbers(found, f"repeats/{found['name']}")
@@ -25,6 +25,10 @@ def flat_numbers(comparison: Mapping[str, Any], drifts: Sequence[Mapping[str, An
         for name, part in drift["systems"].items():
             flat |= _numbers(part, f"drift/{drift['name']}/{name}")
     return flat
+
+
+def _sets(found: Mapping[str, Any]) -> list[tuple[str, Any]]:
+    return [*found["datasets"].items(), *found["pieces"].items(), ("all", found["overall"])]
 
 
 def _numbers(value: Any, name: str) -> dict[str, float]:

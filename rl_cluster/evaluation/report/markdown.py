@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from rl_cluster.evaluation.report.content import ReportContent
+from rl_cluster.evaluation.comparison import rows
+from rl_cluster.evaluation.report.content import FOOTNOTE, ReportContent
 
 
 def report_markdown(content: ReportContent) -> str:
@@ -22,12 +23,7 @@ def report_markdown(content: ReportContent) -> str:
         parts += ["", "## Repeats over seeds", "", *_repeats(content.comparison["repeats"])]
     if content.drifts:
         parts += ["", "## Drift", "", *_drifts(content.drifts)]
-    parts += [
-        "",
-        "Brackets are 95% intervals by bootstrap over questions; failed episodes count 0. p is that of a paired randomisation "
-        "test, corrected by Holm over the data sets of a pair, and for `all` over the pairs.",
-        "",
-    ]
+    parts += ["", FOOTNOTE, ""]
     return "\n".join(parts)
 
 
@@ -35,11 +31,7 @@ def _published_layout(content: ReportContent, pair: Mapping[str, Any]) -> list[s
     before = content.comparison["systems"][pair["before"]]
     after = content.comparison["systems"][pair["after"]]
     lines = ["| Set | Queries | nDCG@10 | Failures | Turns |", "|---|---|---|---|---|"]
-    names = list(pair["datasets"])
-    rows = [(name, before["datasets"][name], after["datasets"][name]) for name in names]
-    if len(names) > 1:
-        rows.append(("all", before["overall"], after["overall"]))
-    for name, old, new in rows:
+    for (name, old), (_, new) in zip(rows(before), rows(after), strict=True):
         lines.append(
             f"| {plain(name)} | {old['n']} | {old['ndcg@10']:.4f}→{new['ndcg@10']:.4f} | "
             f"{100 * old['failure_rate']:.2f}→{100 * new['failure_rate']:.2f} % | {_turns(old)}→{_turns(new)} |"
@@ -52,14 +44,11 @@ def _paired(pair: Mapping[str, Any]) -> list[str]:
         "| Set | Difference | p | By ranking | By fewer failures | Smallest detectable |",
         "|---|---|---|---|---|---|",
     ]
-    rows = list(pair["datasets"].items())
-    if len(rows) != 1:
-        rows.append(("all", pair["overall"]))
-    for name, part in rows:
+    for name, part in rows(pair):
         smallest = "-" if part["smallest_detectable"] is None else f"{part['smallest_detectable']:.3f}"
         lines.append(
             f"| {plain(name)} | {with_interval(part['ndcg@10'], part['ci95'], '{:+.3f}')}{_caution(part)} | "
-            f"{p_value(part.get('p_holm', part['p']))} | {part['ranking']:+.3f} | {part['failure_avoidance']:+.3f} | {smallest} |"
+            f"{p_value(part['p_holm'])} | {part['ranking']:+.3f} | {part['failure_avoidance']:+.3f} | {smallest} |"
         )
     return lines
 
@@ -99,7 +88,7 @@ def _drifts(drifts: Sequence[Mapping[str, Any]]) -> list[str]:
         for system, part in drift["systems"].items():
             lines.append(
                 f"| {plain(drift['name'])} | {plain(system)} | {with_interval(part['ndcg@10'], part['ci95'], '{:+.3f}')} | "
-                f"{p_value(part.get('p_holm', part['p']))} | {plain(drift['description'])} |"
+                f"{p_value(part['p_holm'])} | {plain(drift['description'])} |"
             )
         lines += [
             f"| {plain(drift['name'])} | {plain(system)} | does not apply | - | {plain(drift['description'])} |"

@@ -11,8 +11,9 @@ from collections.abc import Mapping
 from importlib.resources import files
 from typing import Any
 
+from rl_cluster.evaluation.comparison import rows
 from rl_cluster.evaluation.report import plots
-from rl_cluster.evaluation.report.content import ReportContent
+from rl_cluster.evaluation.report.content import FOOTNOTE, ReportContent
 from rl_cluster.evaluation.report.markdown import mean, p_value, with_interval
 
 
@@ -32,7 +33,8 @@ def report_page(content: ReportContent) -> str:
         data=Markup(_json_in_html({"questions": content.questions})),
         style=Markup((parts / "page.css").read_text(encoding="utf-8")),
         script=Markup((parts / "page.js").read_text(encoding="utf-8")),
-        rows=_rows,
+        rows=rows,
+        footnote=FOOTNOTE,
         passes=_passes,
         mean=mean,
         p_value=p_value,
@@ -58,12 +60,6 @@ def _charts(content: ReportContent) -> list[tuple[str, str, str]]:
         ("Quality against cost", "Bars: 95% intervals of nDCG@10.", plots.quality_against_cost(systems)),
         ("Drift", "Against the undisturbed run, same questions.", plots.drifts(content.drifts)),
     ]
-
-
-def _rows(found: Mapping[str, Any]) -> list[tuple[str, Any]]:
-    """Each data set, then all of them where there are several."""
-    datasets = list(found["datasets"].items())
-    return datasets if len(datasets) == 1 else [*datasets, ("all", found["overall"])]
 
 
 def _passes(found: Mapping[str, Any]) -> str:

@@ -6,7 +6,19 @@ import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from rl_cluster.evaluation.report.canvas import COLOURS, FAINT, GRID, INK, WIDTH, Canvas, Scale, number, shortened
+from rl_cluster.evaluation.comparison import rows
+from rl_cluster.evaluation.report.canvas import (
+    COLOURS,
+    FAINT,
+    GRID,
+    INK,
+    WIDTH,
+    Canvas,
+    Scale,
+    number,
+    shortened,
+    told_apart,
+)
 
 _LEFT, _RIGHT = 46, 12
 
@@ -49,19 +61,18 @@ def learning_curve(
 
 
 def forest(pairs: Sequence[Mapping[str, Any]]) -> str:
-    """Paired differences in nDCG@10 per data set and overall, with 95% intervals."""
-    rows: list[tuple[str, Mapping[str, Any] | None, bool]] = []
+    """Paired differences in nDCG@10 per data set, its pieces beneath it, and overall, with 95% intervals."""
+    drawn: list[tuple[str, str, Mapping[str, Any] | None]] = []
     for pair in pairs:
-        rows.append((pair["name"], None, True))
-        datasets = pair["datasets"]
-        if len(datasets) > 1:
-            rows += [(name, part, False) for name, part in datasets.items()]
-        rows.append(("all" if len(datasets) > 1 else next(iter(datasets), "all"), pair["overall"], True))
-    if not rows:
+        found = rows(pair)
+        labels = told_apart([f"· {name.partition('/')[2]}" if "/" in name else name for name, _ in found], 17)
+        drawn.append((pair["name"], shortened(pair["name"], 60), None))
+        drawn += [(name, label, part) for (name, part), label in zip(found, labels, strict=True)]
+    if not drawn:
         return ""
-    height = 24 * len(rows) + 52
+    height = 24 * len(drawn) + 52
     canvas = Canvas(height, "Paired differences in nDCG@10 by data set, with 95% intervals")
-    shown = [part for _, part, _ in rows if part is not None]
+    shown = [part for _, _, part in drawn if part is not None]
     values = [value for part in shown for value in [part["ndcg@10"], *(part["ci95"] or [])]]
     across = Scale.around(values, 128, WIDTH - 112, zero=True)
     bottom = height - 34
@@ -70,18 +81,18 @@ def forest(pairs: Sequence[Mapping[str, Any]]) -> str:
         canvas.text(across(tick), bottom + 14, number(tick), "middle", 11, FAINT)
     canvas.line(across(0.0), 8, across(0.0), bottom, INK, 1.0, "3 3")
     canvas.text((128 + WIDTH - 112) / 2, height - 4, "difference in nDCG@10", "middle", 11, FAINT)
-    for place, (name, part, strong) in enumerate(rows):
-        y = 24 * place + 22
+    for place, (name, label, part) in enumerate(drawn):
+        y, strong = 24 * place + 22, "/" not in name
         if part is None:
-            canvas.text(0, y + 4, shortened(name, 60), bold=True)
+            canvas.text(0, y + 4, label, bold=True)
             continue
-        canvas.text(8, y + 4, shortened(name, 17), bold=strong)
+        canvas.text(8, y + 4, label, bold=strong)
         interval = part["ci95"]
         colour = _direction(interval)
         if interval is not None:
             canvas.line(across(interval[0]), y, across(interval[1]), y, colour, 2.0)
         canvas.circle(across(part["ndcg@10"]), y, 5 if strong else 3.5, colour, f"{name}: {part['ndcg@10']:+.3f}")
-        p = part.get("p_holm", part["p"])
+        p = part["p_holm"]
         canvas.text(WIDTH - 98, y + 4, f"{part['ndcg@10']:+.3f}", size=11)
         canvas.text(WIDTH, y + 4, "p<0.001" if p < 0.001 else f"p={p:.3f}", "end", 11, FAINT)
     return canvas.svg()
@@ -90,24 +101,25 @@ def forest(pairs: Sequence[Mapping[str, Any]]) -> str:
 def failure_reasons(systems: Mapping[str, Mapping[str, Any]]) -> str:
     """Share of episodes that each reason ended, by system; infrastructure in grey."""
     reasons = sorted({reason for found in systems.values() for reason in found["overall"]["failures"]})
-    rows = {}
+    ended = {}
     for name, found in systems.items():
         episodes = found["overall"]["episodes"]
         shares = {reason: found["overall"]["failures"].get(reason, 0) / episodes for reason in reasons}
-        rows[name] = (shares, found["overall"]["infrastructure"] / episodes)
-    top = max((sum(shares.values()) + lost for shares, lost in rows.values()), default=0.0)
+        ended[name] = (shares, found["overall"]["infrastructure"] / episodes)
+    top = max((sum(shares.values()) + lost for shares, lost in ended.values()), default=0.0)
     if top == 0.0:
         return ""
-    canvas = Canvas(30 * len(rows) + 66 + 16 * ((len(reasons) + 2) // 3), "Failed episodes by reason and system")
+    canvas = Canvas(30 * len(ended) + 66 + 16 * ((len(reasons) + 2) // 3), "Failed episodes by reason and system")
     across = Scale(0.0, top * 1.05, 128, WIDTH - 50)
     head = 10 + 16 * ((len(reasons) + 3) // 3)
-    bottom = head + 30 * len(rows)
+    bottom = head + 30 * len(ended)
     for tick in across.ticks(4):
         canvas.line(across(tick), head, across(tick), bottom, GRID)
         canvas.text(across(tick), bottom + 14, f"{100 * tick:g}%", "middle", 11, FAINT)
-    for place, (name, (shares, lost)) in enumerate(rows.items()):
+    labels = told_apart(list(ended), 18)
+    for place, (name, (shares, lost)) in enumerate(ended.items()):
         y, x = head + 30 * place + 6, 128.0
-        canvas.text(0, y + 13, shortened(name, 18))
+        canvas.text(0, y + 13, labels[place])
         for reason, colour in zip([*reasons, "infrastructure"], [*COLOURS[: len(reasons)], "#9aa5b1"], strict=True):
             share = lost if reason == "infrastructure" else shares[reason]
             width = across(share) - across(0.0)
@@ -136,9 +148,10 @@ def effort(systems: Mapping[str, Mapping[str, Any]]) -> str:
         for tick in across.ticks(4):
             canvas.line(across(tick), top + 20, across(tick), bottom, GRID)
             canvas.text(across(tick), bottom + 13, number(tick), "middle", 11, FAINT)
-        for place, (name, each) in enumerate(found.items()):
+        labels = told_apart(list(found), 17)
+        for place, each in enumerate(found.values()):
             y, colour = top + 31 + 22 * place, COLOURS[place % len(COLOURS)]
-            canvas.text(8, y + 4, shortened(name, 17))
+            canvas.text(8, y + 4, labels[place])
             if each[f"{key}_ci95"]:
                 low, high = each[f"{key}_ci95"]
                 canvas.line(across(low), y, across(high), y, colour, 2)
@@ -202,11 +215,11 @@ def drifts(entries: Sequence[Mapping[str, Any]]) -> str:
             pairs.append({"name": system, "datasets": found})
     if not pairs:
         return ""
-    rows = sum(len(pair["datasets"]) + 1 for pair in pairs)
-    canvas = Canvas(22 * rows + 50, "Change of nDCG@10 under each drift, with 95% intervals")
+    lines = sum(len(pair["datasets"]) + 1 for pair in pairs)
+    canvas = Canvas(22 * lines + 50, "Change of nDCG@10 under each drift, with 95% intervals")
     parts = [part for pair in pairs for part in pair["datasets"].values()]
     across = Scale.around([v for p in parts for v in [p["ndcg@10"], *(p["ci95"] or [])]], 160, WIDTH - 50, zero=True)
-    bottom = 22 * rows + 14
+    bottom = 22 * lines + 14
     for tick in across.ticks(4):
         canvas.line(across(tick), 8, across(tick), bottom, GRID)
         canvas.text(across(tick), bottom + 14, number(tick), "middle", 11, FAINT)
@@ -216,9 +229,10 @@ def drifts(entries: Sequence[Mapping[str, Any]]) -> str:
     for pair in pairs:
         canvas.text(0, y + 4, shortened(pair["name"], 50), bold=True)
         y += 22
-        for name, part in pair["datasets"].items():
+        labels = told_apart(list(pair["datasets"]), 22)
+        for label, part in zip(labels, pair["datasets"].values(), strict=True):
             colour = _direction(part["ci95"])
-            canvas.text(8, y + 4, shortened(name, 22))
+            canvas.text(8, y + 4, label)
             if part["ci95"] is not None:
                 canvas.line(across(part["ci95"][0]), y, across(part["ci95"][1]), y, colour, 2)
             canvas.circle(across(part["ndcg@10"]), y, 4, colour)
