@@ -8,6 +8,7 @@ has not seen in these ids, so the whole prompt is rendered anew, and the next tu
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 from typing import Any
 
@@ -16,9 +17,10 @@ from rl_cluster.errors import ModelError
 
 _MARK = "\u241e"
 _REPLY = f"{_MARK}REPLY{_MARK}"
+"""Stands for the sampled reply while a continuation is rendered; foreign text never holds the mark."""
 _THOUGHT = f"{_MARK}THOUGHT{_MARK}"
 _END_OF_THINKING = "</think>"
-"""Stands for the sampled reply while a continuation is rendered; foreign text never holds the mark."""
+_TIME_OF_DAY = re.compile(r"strftime_now\([^)]*%[-_]?[HIMSfpXcTRr]")
 
 
 def decoder(model_path: str) -> Callable[[list[int]], str]:
@@ -116,7 +118,9 @@ class ChatRenderer:
             raise ModelError(
                 f"The chat template refuses a system message, a question, a reply and a {self.observation_role!r} message: {error}"
             ) from error
-        if first != second:
+        # Two renderings at once show chance, but no clock that counts minutes.
+        clock = _TIME_OF_DAY.search(str(self.tokenizer.chat_template))
+        if first != second or clock:
             raise ModelError(
                 "The chat template renders the same messages differently twice; use one without clock or chance."
             )

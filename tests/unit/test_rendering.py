@@ -125,6 +125,23 @@ def test_chat_renderer_without_template_is_a_model_error(tokenizer: Any) -> None
         ChatRenderer(bare, "user", False)
 
 
+@pytest.mark.parametrize("changes", ["{{ range(100000) | random }}", "{{ strftime_now('%d %b %Y, %H:%M') }}"])
+def test_chat_renderer_template_with_chance_or_clock_is_a_model_error(tokenizer: Any, changes: str) -> None:
+    """Ids that were sent could not be extended by what the same messages give a second time."""
+    changing = copy.deepcopy(tokenizer)
+    changing.chat_template = changes + tokenizer.chat_template
+    with pytest.raises(
+        ModelError, match="renders the same messages differently twice; use one without clock or chance"
+    ):
+        ChatRenderer(changing, "user", False)
+
+
+def test_chat_renderer_template_with_the_date_is_taken(tokenizer: Any) -> None:
+    dated = copy.deepcopy(tokenizer)
+    dated.chat_template = "{{ strftime_now('%d %b %Y') }}" + tokenizer.chat_template
+    ChatRenderer(dated, "user", False)
+
+
 def test_first_prompt_is_the_conversation_rendered_at_once(family: Family) -> None:
     assert family.first() == family.at_once([])
     assert family.text(family.first()).count(QUESTION) == 1
