@@ -50,6 +50,7 @@ def compare_systems(
     for before, after in pairs:
         result["pairs"].append(_pair(before, after, systems, settings))
     correct_by_holm({str(place): pair["overall"] for place, pair in enumerate(result["pairs"])})
+    result["notes"] += [note for pair in result["pairs"] if (note := _lost_note(pair))]
     reference = next(iter(systems), "")
     for name, runs in (repeats or {}).items():
         result["repeats"].append(_repeats(name, reference, runs, systems))
@@ -102,6 +103,17 @@ def _depth_notes(systems: Systems) -> list[str]:
         f"Documents handed in at most: {listed}. Up to {SHORT_RANKING} documents, recall@100 is recall@{SHORT_RANKING} and MRR ends at "
         f"place {SHORT_RANKING}; compare such a system with others by nDCG@10 and recall@10."
     ]
+
+
+def _lost_note(pair: Mapping[str, Any]) -> str:
+    """Where infrastructure failed episodes of a pair, so that a part of the difference is nobody's policy."""
+    before, after = pair["overall"]["lost_before"], pair["overall"]["lost_after"]
+    if not before and not after:
+        return ""
+    return (
+        f"{pair['name']}: {pair['before']} lost {before} and {pair['after']} {after} episodes to infrastructure, which score 0 and count as "
+        "a difference by failures, though in no failure rate; play them again before the difference is believed."
+    )
 
 
 def _system(records: Sequence[EpisodeRecord], settings: MeasureSettings, prices: Prices | None) -> dict[str, Any]:

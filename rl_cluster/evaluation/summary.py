@@ -124,7 +124,8 @@ class PairedSummary:
     """What `after` gained over `before` on the same n questions; ranking + failure_avoidance = ndcg, in their means.
 
     ranking: mean over ALL questions of after - before where both finished (else 0); failure_avoidance: the rest, from
-    questions that only one of them finished.
+    questions that only one of them finished. lost_before, lost_after: episodes that the infrastructure failed; they score 0, so
+    that they are in the difference and in failure_avoidance, though nobody's policy failed.
     """
 
     n: int
@@ -133,6 +134,16 @@ class PairedSummary:
     failure_avoidance: MeanInterval
     smallest_detectable: float | None = None
     """The smallest difference that the test finds with a chance of 80%."""
+    lost_before: int = 0
+    lost_after: int = 0
+
+    @property
+    def caution(self) -> str:
+        """What a reader of the difference must know; empty where there is nothing."""
+        lost = ""
+        if self.lost_before or self.lost_after:
+            lost = f"{self.lost_before} and {self.lost_after} episodes lost to infrastructure count 0"
+        return "; ".join(filter(None, (self.ndcg.caution, lost)))
 
     def as_json(self) -> dict[str, Any]:
         """JSON types alone; `ndcg@10` is the difference, `ci95` its interval, `p` its two-sided p-value."""
@@ -140,8 +151,10 @@ class PairedSummary:
             "ndcg@10": self.ndcg.mean,
             "ci95": self.ndcg.interval,
             "p": self.ndcg.p,
-            "caution": self.ndcg.caution,
+            "caution": self.caution,
             "n": self.n,
+            "lost_before": self.lost_before,
+            "lost_after": self.lost_after,
             "smallest_detectable": self.smallest_detectable,
             "ranking": self.ranking.mean,
             "ranking_ci95": self.ranking.interval,
@@ -214,6 +227,8 @@ def compare(
             [[part] for part in rest], resamples=resamples, seed=seed, bounds=(-1.0, 1.0)
         ),
         smallest_detectable=smallest_detectable_effect(differences),
+        lost_before=_lost(before),
+        lost_after=_lost(after),
     )
 
 
@@ -241,6 +256,10 @@ def by_question(records: Sequence[EpisodeRecord]) -> dict[tuple[str, str], list[
     if not questions:
         raise DataError("There are no episodes to summarise; check the split and the number of questions.")
     return dict(sorted(questions.items()))
+
+
+def _lost(records: Sequence[EpisodeRecord]) -> int:
+    return sum(record.outcome.is_infrastructure_failure for record in records)
 
 
 def _counts(outcomes: Iterable[Outcome]) -> dict[str, int]:

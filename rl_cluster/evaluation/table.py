@@ -19,7 +19,7 @@ def result_table(systems: Mapping[str, SystemSummary], pairs: Mapping[str, Paire
     """A rich renderable: one row per system, then one row per pair (named by the caller, as "trained - untrained").
 
     Brackets are 95% intervals; `finished` is nDCG@10 over finished episodes alone; `lost` counts the episodes that the
-    infrastructure failed.
+    infrastructure failed, of a pair before and after; they score 0.
     """
     parts = [_systems(systems)]
     if pairs:
@@ -30,7 +30,7 @@ def result_table(systems: Mapping[str, SystemSummary], pairs: Mapping[str, Paire
 def comparison_table(comparison: Mapping[str, Any]) -> Group:
     """The same of `comparison.compare_systems`: one row per system and data set, then one per pair and data set."""
     systems = _table("nDCG@10 by system (brackets: 95% interval)")
-    for name in ("system", "set", "nDCG@10", "recall@100", "failures", "turns", "n"):
+    for name in ("system", "set", "nDCG@10", "recall@100", "failures", "lost", "turns", "n"):
         systems.add_column(name, justify="left" if name in ("system", "set") else "right")
     for name, found in comparison["systems"].items():
         for dataset, each in rows(found):
@@ -40,11 +40,12 @@ def comparison_table(comparison: Mapping[str, Any]) -> Group:
                 _bounds(each["ndcg@10"], each["ci95"], "{:.3f}"),
                 f"{each['measures']['recall@100']['mean']:.3f}",
                 f"{each['failure_rate']:.0%}",
+                str(each["infrastructure"]),
                 "-" if each["turns"] is None else f"{each['turns']:.1f}",
                 str(each["n"]),
             )
     pairs = _table("Paired differences (same questions; p by Holm)")
-    for name in ("pair", "set", "nDCG@10", "p", "by ranking", "by fewer failures", "n"):
+    for name in ("pair", "set", "nDCG@10", "p", "by ranking", "by fewer failures", "lost", "n"):
         pairs.add_column(name, justify="left" if name in ("pair", "set") else "right")
     for pair in comparison["pairs"]:
         for dataset, part in rows(pair):
@@ -55,6 +56,7 @@ def comparison_table(comparison: Mapping[str, Any]) -> Group:
                 "<0.001" if part["p_holm"] < 0.001 else f"{part['p_holm']:.3f}",
                 f"{part['ranking']:+.3f}",
                 f"{part['failure_avoidance']:+.3f}",
+                f"{part['lost_before']}, {part['lost_after']}",
                 str(part["n"]),
             )
     return Group(systems, pairs) if comparison["pairs"] else Group(systems)
@@ -88,7 +90,7 @@ def _systems(systems: Mapping[str, SystemSummary]) -> Table:
 def _pairs(pairs: Mapping[str, PairedSummary]) -> Table:
     table = _table("Paired differences (same questions)")
     table.add_column("pair", min_width=12, overflow="fold")
-    for name in ("nDCG@10", "p", "by ranking", "by fewer failures", "n"):
+    for name in ("nDCG@10", "p", "by ranking", "by fewer failures", "lost", "n"):
         table.add_column(name, justify="right", no_wrap=True)
     for name, pair in pairs.items():
         table.add_row(
@@ -97,6 +99,7 @@ def _pairs(pairs: Mapping[str, PairedSummary]) -> Table:
             "<0.001" if pair.ndcg.p < 0.001 else f"{pair.ndcg.p:.3f}",
             f"{pair.ranking.mean:+.3f}",
             f"{pair.failure_avoidance.mean:+.3f}",
+            f"{pair.lost_before}, {pair.lost_after}",
             str(pair.n),
         )
     return table

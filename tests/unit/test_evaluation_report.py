@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import io
 import json
 import random
 import re
 import shutil
 import subprocess
+from dataclasses import replace
 from html.parser import HTMLParser
 from pathlib import Path
 
 import pytest
+from rich.console import Console
 
 from rl_cluster.errors import Outcome
 from rl_cluster.evaluation.comparison import compare_systems
@@ -19,6 +22,7 @@ from rl_cluster.evaluation.report.canvas import Scale, told_apart
 from rl_cluster.evaluation.report.content import MAX_TEXT, question_views
 from rl_cluster.evaluation.report.markdown import plain
 from rl_cluster.evaluation.summary import EpisodeRecord
+from rl_cluster.evaluation.table import comparison_table
 from tests.helpers.made_report import HOSTILE, SETTINGS, made_report
 
 BROWSER = next(
@@ -131,6 +135,31 @@ def test_ranking_depth_of_short_and_long_rankings_is_a_note_of_every_file(tmp_pa
     paths = write_report(tmp_path, ReportContent("depths", both), both)
     assert all(note in path.read_text() for path in paths)
     assert compare_systems({"bm25": played(100), "vector": played(60)}, [], SETTINGS)["notes"] == []
+
+
+def test_episodes_lost_to_infrastructure_are_shown_and_warned_of_in_every_file(tmp_path: Path) -> None:
+    whole = [EpisodeRecord(f"t{i}", "kb", Outcome.FINISHED, 0.5, 1, 1, 0, 0, 0.0) for i in range(20)]
+    lost = [replace(each, outcome=Outcome.WORKER_LOST) if i < 3 else each for i, each in enumerate(whole)]
+    found = compare_systems({"a": lost, "b": whole}, [("a", "b")], SETTINGS)
+    drift = {"name": "d", "description": "x", "systems": {"a": found["pairs"][0]["overall"]}, "does_not_apply": []}
+    paths = write_report(tmp_path, ReportContent("lost", found, drifts=[drift]), found)
+    (note,) = found["notes"]
+    assert note.startswith("b - a: a lost 3 and b 0 episodes to infrastructure, which score 0")
+    assert all(note in path.read_text() for path in paths)
+    lines = paths[1].read_text().splitlines()
+    caution = "(3 and 0 episodes lost to infrastructure count 0)"
+    assert [line for line in lines if line.startswith(("| kb | +", "| d | a")) and caution not in line] == []
+    (header,) = [line for line in lines if line.startswith("| System")]
+    (row,) = [line for line in lines if line.startswith("| a | 20")]
+    cells = dict(zip(header.split(" | "), row.split(" | "), strict=True))
+    assert (cells["Failures"], cells["Lost"]) == ("0.0 %", "3 of 20")
+    assert f'<em title="{caution[1:-1]}">lost</em>' in paths[2].read_text()
+    console = Console(width=110, file=io.StringIO())
+    console.print(comparison_table(found))
+    assert isinstance(console.file, io.StringIO)
+    said = [line.split() for line in console.file.getvalue().splitlines()]
+    assert ["0%", "3", "1.0", "20"] in [words[-4:] for words in said]
+    assert ["3,", "0", "20"] in [words[-3:] for words in said]
 
 
 def test_plots_nothing_to_draw_is_nothing() -> None:

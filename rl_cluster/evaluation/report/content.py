@@ -15,7 +15,7 @@ MAX_TEXT = 4000
 MAX_QUESTIONS = 120
 FOOTNOTE = (
     "Brackets are 95% intervals over questions, by bootstrap, or by Clopper and Pearson where all questions have one value; failed "
-    "episodes count 0 and stay in every mean. p is that of a paired randomisation test with Holm's correction: over the data sets "
+    "episodes count 0 and stay in every mean, also those that are lost, which infrastructure failed and no failure rate has. p is that of a paired randomisation test with Holm's correction: over the data sets "
     "of a pair, over the pieces of a data set, for all questions over the pairs, and over the drifts of a system."
 )
 

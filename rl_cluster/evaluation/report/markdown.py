@@ -55,9 +55,9 @@ def _paired(pair: Mapping[str, Any]) -> list[str]:
 
 def _systems(systems: Mapping[str, Any]) -> list[str]:
     lines = [
-        "| System | n | nDCG@10 | Recall@10 | Recall@100 | MRR | Solved | Failures | Gold found | Found, not handed in | Idle searches "
-        "| Latency, median / p95 | Cost |",
-        "|" + "---|" * 13,
+        "| System | n | nDCG@10 | Recall@10 | Recall@100 | MRR | Solved | Failures | Lost | Gold found | Found, not handed in "
+        "| Idle searches | Latency, median / p95 | Cost |",
+        "|" + "---|" * 14,
     ]
     for name, found in systems.items():
         each = found["overall"]
@@ -65,7 +65,7 @@ def _systems(systems: Mapping[str, Any]) -> list[str]:
         lines.append(
             f"| {plain(name)} | {each['n']} | {with_interval(each['ndcg@10'], each['ci95'], '{:.3f}')}{_caution(each)} | "
             + " | ".join(mean(measures, key) for key in ("recall@10", "recall@100", "mrr", "success_rate"))
-            + f" | {100 * each['failure_rate']:.1f} % | "
+            + f" | {100 * each['failure_rate']:.1f} % | {each['infrastructure']} of {each['episodes']} | "
             + " | ".join(mean(measures, key) for key in ("gold_found", "gold_found_not_handed_in", "idle_searches"))
             + f" | {_latency(measures)}"
             + f" | {mean(measures, 'cost', '{:.4g}')} |"
@@ -87,8 +87,8 @@ def _drifts(drifts: Sequence[Mapping[str, Any]]) -> list[str]:
     for drift in drifts:
         for system, part in drift["systems"].items():
             lines.append(
-                f"| {plain(drift['name'])} | {plain(system)} | {with_interval(part['ndcg@10'], part['ci95'], '{:+.3f}')} | "
-                f"{p_value(part['p_holm'])} | {plain(drift['description'])} |"
+                f"| {plain(drift['name'])} | {plain(system)} | {with_interval(part['ndcg@10'], part['ci95'], '{:+.3f}')}"
+                f"{_caution(part)} | {p_value(part['p_holm'])} | {plain(drift['description'])} |"
             )
         lines += [
             f"| {plain(drift['name'])} | {plain(system)} | does not apply | - | {plain(drift['description'])} |"
