@@ -18,6 +18,7 @@ from rich.console import Group
 from rl_cluster.config import Config, bound_settings
 from rl_cluster.datasets.task import Task
 from rl_cluster.evaluation.comparison import compare_systems
+from rl_cluster.evaluation.files import write_whole
 from rl_cluster.evaluation.measures import MeasureSettings
 from rl_cluster.evaluation.report import ReportContent, Views, question_views, write_report
 from rl_cluster.evaluation.statistics import bootstrap_mean_ci
@@ -25,7 +26,7 @@ from rl_cluster.evaluation.summary import EpisodeRecord, SystemSummary, compare,
 from rl_cluster.evaluation.table import result_table
 from rl_cluster.tracking.evaluation_metrics import SUCCESS_THRESHOLD, reward_metrics
 
-_VALIDATIONS = "validations.json"
+_VALIDATIONS, _ALARMS = "validations.json", "alarms.json"
 PAIRS = {"paired": ("before", "after"), "paired_control": ("control", "after")}
 
 
@@ -38,11 +39,15 @@ class RunReport:
         self.records: dict[tuple[str, float], list[EpisodeRecord]] = {}
         self.tasks: list[Task] = []
         self.views: dict[str, Views] = {}
-        self.alarms: list[str] = []
         self.extra: dict[str, Any] = {}
         settings = json.dumps(bound_settings(config.model_dump(mode="json")), sort_keys=True)
         self.context = {"settings": hashlib.sha256(settings.encode()).hexdigest()[:16]}
-        self.validations: list[dict[str, float]] = self._kept_validations()
+        self.validations: list[dict[str, float]] = self._kept(_VALIDATIONS, self._validation_context())
+        # Those of this run before it was interrupted, whose steps may be redone, and those that are raised now.
+        self._alarms_before: list[tuple[int, str]] = [
+            (step, alarm) for step, alarm in self._kept(_ALARMS, self.context)
+        ]
+        self._alarms: list[tuple[int, str]] = []
 
     @property
     def serving_temperature(self) -> float:
@@ -57,10 +62,8 @@ class RunReport:
         if views is not None and temperature == self.serving_temperature:
             self.views[name] = views
             shown = [[*key, view] for key, view in views.items()]
-        path = self._path(name, temperature)
-        path.parent.mkdir(parents=True, exist_ok=True)
-        kept = {"step": step, "records": records, "views": shown, **self.context}
-        path.write_bytes(msgspec.json.encode(kept))
+        kept = {"step": step, "records": msgspec.to_builtins(records), "views": shown, **self.context}
+        write_whole(self._path(name, temperature), json.dumps(kept))
         return self.summary(name, temperature).as_json()
 
     def restore(self, name: str, step: int) -> bool:
@@ -86,13 +89,18 @@ class RunReport:
         found = bootstrap_mean_ci([[value] for value in values], resamples=1000, seed=step)
         entry: dict[str, Any] = {"step": step, "mean": found.mean, "low": found.low, "high": found.high}
         self.validations = [*(kept for kept in self.validations if kept["step"] < step), entry]
-        path = self.output / "evaluations" / _VALIDATIONS
-        path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_text(json.dumps({"validations": self.validations, **self._validation_context()}))
+        self._keep(_VALIDATIONS, self.validations, self._validation_context())
 
     def add_alarms(self, step: int, alarms: list[str]) -> None:
-        """Keeps what was raised at a step."""
-        self.alarms += [f"step {step}: {alarm}" for alarm in alarms]
+        """Keeps what was raised at a step; what was raised there or later before the run was resumed is dropped."""
+        self._alarms_before = [(raised, alarm) for raised, alarm in self._alarms_before if raised < step]
+        self._alarms += [(step, alarm) for alarm in alarms]
+        self._keep(_ALARMS, [*self._alarms_before, *self._alarms], self.context)
+
+    @property
+    def alarms(self) -> list[str]:
+        """All alarms in the order of their steps, each with its step."""
+        return [f"step {step}: {alarm}" for step, alarm in [*self._alarms_before, *self._alarms]]
 
     def summary(self, name: str, temperature: float) -> SystemSummary:
         resamples = self.config.evaluation.bootstrap_resamples
@@ -197,12 +205,14 @@ class RunReport:
     def _validation_context(self) -> dict[str, str]:
         return {**self.context, "external_metric": self.config.evaluation.external_metric}
 
-    def _kept_validations(self) -> list[dict[str, float]]:
-        """Those of this run before it was interrupted, if they are of the same metric."""
-        path = self.output / "evaluations" / _VALIDATIONS
+    def _keep(self, name: str, entries: list[Any], context: dict[str, str]) -> None:
+        write_whole(self.output / "evaluations" / name, json.dumps({"entries": entries, **context}))
+
+    def _kept(self, name: str, context: dict[str, str]) -> list[Any]:
+        """What this run kept before it was interrupted, if that was in the same context."""
+        path = self.output / "evaluations" / name
         kept = json.loads(path.read_text()) if path.exists() else {}
-        same = all(kept.get(key) == value for key, value in self._validation_context().items())
-        return kept["validations"] if same else []
+        return kept.get("entries", []) if all(kept.get(key) == value for key, value in context.items()) else []
 
     def _path(self, name: str, temperature: float) -> Path:
         return self.output / "evaluations" / f"{name}_t{temperature:g}.json"

@@ -129,3 +129,22 @@ def test_report_validations_of_a_resumed_run_go_on_and_replace_the_undone(tmp_pa
     resumed.add_validation(4, [0.9, 0.9])
     assert [entry["step"] for entry in resumed.validations] == [0, 4]
     assert resumed.validations[1]["mean"] == 0.9
+
+
+def test_report_alarms_of_a_resumed_run_are_kept_but_for_those_of_redone_steps(tmp_path: Path) -> None:
+    report = report_in(tmp_path)
+    report.add_alarms(4, ["searches show nothing new"])
+    report.add_alarms(8, ["queries hardly differ"])
+    report.add_alarms(8, ["the reward rose"])
+    assert report_in(tmp_path).alarms == report.alarms
+    resumed = report_in(tmp_path)
+    resumed.add_alarms(5, [])
+    assert report_in(tmp_path).alarms == ["step 4: searches show nothing new"]
+    resumed.add_alarms(8, ["queries hardly differ"])
+    resumed.add_alarms(8, ["the reward rose again"])
+    alarms = ["step 4: searches show nothing new", "step 8: queries hardly differ", "step 8: the reward rose again"]
+    assert resumed.alarms == report_in(tmp_path).alarms == alarms
+    fill(resumed)
+    written = json.loads(resumed.finish({}, [], 1.0)[0].read_text())
+    assert written["alarms"] == alarms
+    assert report_in(tmp_path, "algorithm/loss=cispo").alarms == []
