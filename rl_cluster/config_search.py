@@ -75,6 +75,7 @@ class ExternalSearchConfig(Section):
     token_scheme: str
     tools: dict[SearchTool, Any] = Field(min_length=1)
     fields: dict[Literal["doc_id", "title", "text", "score"], str]
+    max_k: Positive
     hits: str
     document_url: str | None
     document: str

@@ -130,6 +130,11 @@ def _check_search(config: Config) -> None:
         from rl_cluster.service.http_search import http_search_settings
 
         http_search_settings(config.search)
+        if config.environment.max_k > config.search.external.max_k:
+            raise ConfigError(
+                f"environment.max_k={config.environment.max_k} is over search.external.max_k={config.search.external.max_k}, the most "
+                "results of one search there; lower the former, or raise the latter if the endpoint gives more."
+            )
         return
     from rl_cluster.models.embedder import SentenceEmbedder
     from rl_cluster.retrieval.settings import settings_from_config

@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from rl_cluster.errors import SearchRequestError
+from rl_cluster.retrieval.text import id_problem, limited
 
 _RANGES = ("gt", "gte", "lt", "lte")
 
@@ -21,13 +22,14 @@ class HttpSearchSettings:
     """`tools`: tool -> template; `hits` and `document`: dotted paths in an answer, empty for all of it.
 
     `fields`: doc_id, text, and where there are any title and score, as dotted paths in a hit and in a document;
-    `document_url` holds {id}; `token_scheme token` is sent as Authorization where `token` is not empty.
+    `max_k`: the most results that the endpoint gives to one search; `document_url` holds {id}; `token_scheme token` is sent as Authorization where `token` is not empty.
     """
 
     kind: str
     url: str
     tools: Mapping[str, Any]
     fields: Mapping[str, str]
+    max_k: int = 100
     hits: str = ""
     document_url: str | None = None
     document: str = ""
@@ -62,8 +64,8 @@ def search_body(
         raise SearchRequestError(f"There is no tool {tool[:80]!r}; use one of {', '.join(settings.tools)}.")
     template = settings.tools[tool]
     if settings.kind == "http_json":
-        # Where the endpoint cannot leave documents out, enough others are asked for.
-        wanted = k if "{excluded}" in str(template) else k + len(excluded)
+        # Where the endpoint cannot leave documents out, enough others are asked for, as far as it gives them.
+        wanted = k if "{excluded}" in str(template) else min(k + len(excluded), settings.max_k)
         values = {"query": query, "k": wanted, "tool": tool, "excluded": list(excluded), "filters": dict(filters or {})}
         return _filled(template, values)
     conditions: dict[str, Any] = {"must": [_filled(template, {"query": query, "k": k, "tool": tool})]}
@@ -87,13 +89,19 @@ def read_hits(settings: HttpSearchSettings, answer: Any) -> list[RawHit]:
 
 
 def read_hit(settings: HttpSearchSettings, hit: Any) -> RawHit:
-    """One result or document. Raises ValueError where it has no id or text."""
+    """One result or document. Raises ValueError where it has no text, or no id that can stand in a line of results."""
     doc_id = at_path(hit, settings.fields["doc_id"])
     text = at_path(hit, settings.fields["text"])
     title = at_path(hit, settings.fields["title"]) if "title" in settings.fields else ""
     score = at_path(hit, settings.fields["score"]) if "score" in settings.fields else None
     if not isinstance(doc_id, str | int) or isinstance(doc_id, bool):
         raise ValueError(f"at {settings.fields['doc_id']!r} of a hit stands {type(doc_id).__name__}, not an id")
+    problem = id_problem(str(doc_id))
+    if not str(doc_id) or problem:
+        shown = limited(repr(doc_id), 80)
+        raise ValueError(
+            f"at {settings.fields['doc_id']!r} of a hit stands {shown}, an id with {problem or 'no character'}"
+        )
     if not isinstance(text, str):
         raise ValueError(f"at {settings.fields['text']!r} of a hit stands {type(text).__name__}, not a text")
     if settings.kind == "elasticsearch":

@@ -61,6 +61,7 @@ def http_search_settings(search: SearchConfig) -> HttpSearchSettings:
         url=external.url,
         tools={str(tool): template for tool, template in external.tools.items()},
         fields={str(name): path for name, path in external.fields.items()},
+        max_k=external.max_k,
         hits=external.hits,
         document_url=external.document_url,
         document=external.document,
@@ -97,7 +98,10 @@ class HttpSearchClient:
     async def search(
         self, tool: str, query: str, k: int, excluded: tuple[str, ...], filters: Mapping[str, Any] | None = None
     ) -> list[FoundDocument]:
-        """At most k results, best first, ties by id; excluded ones never."""
+        """At most k results, best first, ties by id; excluded ones never.
+
+        They are fewer than k where the endpoint cannot leave documents out, and its first `max_k` results are excluded ones.
+        """
         settings = self._settings
         if not query.strip():
             raise SearchRequestError("The query is empty; write at least one word.")
@@ -114,7 +118,8 @@ class HttpSearchClient:
             ) from error
         if all(hit.score is not None for hit in hits):
             hits.sort(key=lambda hit: (-(hit.score or 0.0), hit.doc_id))
-        shown = [hit for hit in hits if hit.doc_id not in excluded][:k]
+        banned = set(excluded)
+        shown = [hit for hit in hits if hit.doc_id not in banned][:k]
         tokens = self._analyzer.tokens(safe)
         return [self._found(hit, tokens) for hit in shown]
 

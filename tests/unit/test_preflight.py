@@ -270,6 +270,13 @@ def test_check_inputs_several_corpora_at_one_endpoint_are_refused(inputs: Inputs
     assert "2 corpora (kb, other)" in message
 
 
+def test_check_inputs_more_results_than_an_endpoint_gives_are_refused(inputs: Inputs) -> None:
+    where = ["search=http_json", "search.external.url=http://localhost:9200/search", "search.external.max_k=20"]
+    inputs.check(*where, "environment.max_k=20")
+    message = refusal(ConfigError, inputs.check, *where, "environment.max_k=21")
+    assert message.startswith("environment.max_k=21 is over search.external.max_k=20")
+
+
 def test_check_inputs_negative_gain_is_refused(inputs: Inputs) -> None:
     inputs.tasks["test"][0] = task("odd", gains={"d1": -1.0})
     assert "-1" in refusal(DataError, inputs.check)

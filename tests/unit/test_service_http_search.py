@@ -143,6 +143,18 @@ def test_http_json_endpoint_that_cannot_exclude_is_asked_for_more(endpoint: Endp
     assert [hit.doc_id for hit in found] == ["c", "d"]
 
 
+@pytest.mark.parametrize(("number", "asked", "shown"), [(2, 4, ["c", "d"]), (3, 4, ["d"]), (11_224, 4, ["d"])])
+def test_http_json_endpoint_that_cannot_exclude_is_asked_for_no_more_than_it_gives(
+    endpoint: Endpoint, play: Play, number: int, asked: int, shown: list[str]
+) -> None:
+    """With more excluded documents than it gives results, a search may show fewer than k, and is never refused."""
+    tools = {"bm25_search": {"q": "{query}", "n": "{k}"}}
+    excluded = tuple(("a", "b", "c", *map(str, range(20_000)))[:number])
+    found = play("http_json", lambda client: client.search("bm25_search", "pump", 2, excluded), tools=tools, max_k=4)
+    assert endpoint.requests[0][2]["n"] == asked
+    assert [hit.doc_id for hit in found] == shown
+
+
 def test_token_is_sent_and_never_shown(endpoint: Endpoint, play: Play, monkeypatch: pytest.MonkeyPatch) -> None:
     endpoint.answers = [web.json_response({}, status=401)]
     with pytest.raises(ToolUnavailableError, match="status 401") as caught:
