@@ -31,7 +31,7 @@ from rl_cluster.inference.engine import DEVICE_BACKENDS, EngineSettings
 from rl_cluster.learning.settings import LearnerSettings, LoraSettings, UpdateSettings
 from rl_cluster.service.http_search import HttpSearchClient, endpoint_id, http_search_settings
 from rl_cluster.service.settings import service_settings
-from rl_cluster.service.values import SEARCH_TOOLS, index_name, open_parts
+from rl_cluster.service.values import SEARCH_TOOLS, http_address, index_name, open_parts
 
 PROBE_TOKENS = 48
 PROBE_TOLERANCE = {"float32": 1e-3, "bfloat16": 0.25}
@@ -115,7 +115,7 @@ async def _serve_corpora(config: Config, folder: Path, locales: dict[str, set[st
         total += num_documents
     tools = environment_settings(config).tool_settings
     await asyncio.to_thread(start_search, folders, app, service_settings(search, tools))
-    address = f"http://{search.host}:{search.port}/{app}/v1/search"
+    address = f"{http_address(search.host, search.port)}/{app}/v1/search"
     ids = ", ".join(identity[:12] for identity in index_ids.values())
     what = f"{total} documents, index {ids}" if len(index_ids) == 1 else f"{total} documents, {len(index_ids)} indexes"
     return index_ids, f"search service is up: {what}, {address}"

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import errno
 import socket
 import time
 from typing import Any
@@ -34,38 +35,61 @@ _UPSCALE_DELAY_S, _LOOK_BACK_S = 5.0, 15.0
 """Episodes come in bursts of minutes, so replicas follow the load within seconds."""
 _POLL_S = 0.5
 _REGISTRY_TIMEOUT_S = 10.0
+_CONTROLLER_TIMEOUT_S = 30.0
+
+
+def check_address(host: str, port: int) -> None:
+    """Raises ClusterError where `host` and `port` cannot be listened on: another program does, or Ray Serve runs already and
+    listens elsewhere, which no later application changes."""
+    controller = _controller()
+    if controller is None:
+        check_port(port, host)
+        return
+    options = ray.get(controller.get_http_config.remote(), timeout=_CONTROLLER_TIMEOUT_S)
+    if (options.host, options.port) != (host, port):
+        raise ClusterError(
+            f"search.host={host} and search.port={port}: Ray Serve of this cluster listens at host {options.host} and port {options.port} "
+            "already, for all its applications; set search.host and search.port to these, or end it with `serve shutdown`."
+        )
 
 
 def check_port(port: int, host: str = "127.0.0.1") -> None:
-    """Raises ClusterError when another program listens on `port` of `host`."""
-    with socket.socket() as probe:
-        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        try:
+    """Raises ClusterError when another program listens on `port` of `host`, or `host` is no address of this machine."""
+    family = socket.AF_INET6 if ":" in host else socket.AF_INET
+    try:
+        with socket.socket(family) as probe:
+            probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
             probe.bind((host, port))
-        except OSError as error:
+    except OSError as error:
+        if error.errno == errno.EADDRINUSE:
             raise ClusterError(
                 f"search.port={port} is in use on {host}; stop its owner or set search.port to a free one."
             ) from error
+        raise ClusterError(
+            f"search.host={host}: it is no address that this machine can listen on ({error.strerror or error}); set it to one of its own."
+        ) from error
 
 
 def is_serving() -> bool:
     """Whether Ray Serve already runs on this cluster (its own port is then taken by itself)."""
+    return _controller() is not None
+
+
+def _controller() -> Any:
     try:
-        ray.get_actor("SERVE_CONTROLLER_ACTOR", namespace="serve")
+        return ray.get_actor("SERVE_CONTROLLER_ACTOR", namespace="serve")
     except ValueError:
-        return False
-    return True
+        return None
 
 
 def start_search(indexes: dict[str, str], app_name: str, settings: ServiceSettings, route_prefix: str = "") -> None:
     """Deploys the application over `indexes` (name -> folder) and returns when it is healthy.
 
     `route_prefix`: of its URLs; `/` and the application's name by default. Raises the error of the first replica that cannot
-    start (IndexFormatError, ModelError, ConfigError), ClusterError where Ray Serve gives the reason, and DeadlineError after
-    `settings.start_timeout_s`; then nothing is left of the application.
+    start (IndexFormatError, ModelError, ConfigError), ClusterError where Ray Serve gives the reason or listens elsewhere, and
+    DeadlineError after `settings.start_timeout_s`; then nothing is left of the application.
     """
-    if not is_serving():
-        check_port(settings.port, settings.host)
+    check_address(settings.host, settings.port)
     serve.start(http_options={"host": settings.host, "port": settings.port}, logging_config=_LOGGING)
     stop_search(app_name)
     names = [name for name in settings.tools.tools if name in REPLICAS]

@@ -22,7 +22,7 @@ from rl_cluster.environments.search_tools import SearchToolSettings
 from rl_cluster.errors import ClusterError, ConfigError, DeadlineError, RLClusterError
 from rl_cluster.service.serve_settings import ServeConfig, check_serve
 from rl_cluster.service.settings import ServiceSettings, service_settings
-from rl_cluster.service.values import index_name, open_parts
+from rl_cluster.service.values import http_address, index_name, open_parts
 
 SERVE = Application("serve", "rl_cluster.serve", check_serve)
 
@@ -87,7 +87,7 @@ def _serve(config: ServeConfig, settings: ServiceSettings, console: Console, end
             indexes[name] = _build(name, path, config)
         start_search(indexes, config.name, settings, route_prefix="/")
         try:
-            address = f"http://{settings.host}:{settings.port}"
+            address = http_address(settings.host, settings.port)
             line = f"serving {', '.join(indexes)} at {address}; documentation at {address}/docs, MCP at {address}/mcp"
             console.print(line, markup=False, highlight=False, soft_wrap=True)
             ended.wait()

@@ -117,10 +117,10 @@ def _own_folder(config: Config) -> Iterator[None]:
 
 def _check_search_port(config: Config) -> None:
     """A port taken by Ray Serve itself is no obstacle: applications share it."""
-    from actors.search_service import check_port, is_serving
+    from actors.search_service import check_address
 
-    if config.search.external is None and not is_serving():
-        check_port(config.search.port, config.search.host)
+    if config.search.external is None:
+        check_address(config.search.host, config.search.port)
 
 
 def _check_transport(config: Config) -> None:

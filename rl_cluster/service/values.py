@@ -46,6 +46,11 @@ NAME_PATTERN = r"^[A-Za-z0-9][A-Za-z0-9_.-]{0,63}$"
 """Of an index, since its name stands in URLs."""
 
 
+def http_address(host: str, port: int) -> str:
+    """The beginning of a URL; an IPv6 address stands in brackets there."""
+    return f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"
+
+
 def index_name(corpus: str) -> str:
     """The name under which the index of a corpus is served: `bright/biology` becomes `bright-biology`."""
     return re.sub(r"[^A-Za-z0-9_.-]", "-", corpus).lstrip("_.-")[:64] or "corpus"
