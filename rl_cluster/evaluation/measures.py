@@ -110,4 +110,5 @@ _AMOUNTS: dict[str, tuple[Callable[[EpisodeRecord], float], float]] = {
     "injected": (lambda record: float(record.injected), math.inf),
     "prompt_tokens": (lambda record: float(record.prompt_tokens), math.inf),
     "sampled_tokens": (lambda record: float(record.sampled_tokens), math.inf),
+    "waited_s": (lambda record: record.waited_s, math.inf),
 }

@@ -36,6 +36,7 @@ def record_of(trajectory: Trajectory, task: Task, billed_s: float = 0.0) -> Epis
         injected=sum(call.injected for call in calls),
         handed_in=len(trajectory.ranking),
         billed_s=billed_s,
+        waited_s=sum(turn.times.queue_s for turn in trajectory.turns),
     )
 
 

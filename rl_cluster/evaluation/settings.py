@@ -62,13 +62,20 @@ class ModelSystemConfig(Section):
 
 
 class Connection(Section):
-    """A chat endpoint. `key_variable` names the environment variable that holds the key; null where none is needed."""
+    """A chat endpoint. `key_variable` names the environment variable that holds the key; null where none is needed.
+
+    `token_field`: what the endpoint calls the most tokens of a reply; `send_temperature`: whether it takes one;
+    `busy_wait_s`: how long a request waits in all while the endpoint answers 429.
+    """
 
     url: Annotated[str, Field(pattern=r"^https?://")]
     model: str
     key_variable: str | None
     timeout_s: Seconds
     max_retries: NonNegative
+    busy_wait_s: Seconds
+    token_field: Literal["max_tokens", "max_completion_tokens"]
+    send_temperature: bool
     concurrency: Positive
     native_tools: bool
 

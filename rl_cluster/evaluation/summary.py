@@ -32,7 +32,8 @@ class EpisodeRecord:
     number. `gold` documents are those of positive gain: how many there are, how many some search showed, how many of these
     were not handed in. An idle search shows no document that earlier ones of the episode did not show; `injected` counts the
     calls that a drift made fail or wait, `handed_in` the documents of the ranking. `billed_s` is the episode's share of the
-    seconds in which its system played, `latency_s` how long it took itself.
+    seconds in which its system played, `latency_s` how long it took itself, of which it waited `waited_s` for an engine or endpoint
+    that was busy.
     """
 
     task_id: str
@@ -55,6 +56,7 @@ class EpisodeRecord:
     injected: int = 0
     handed_in: int = 0
     billed_s: float = 0.0
+    waited_s: float = 0.0
 
     @property
     def finished(self) -> bool:

@@ -11,6 +11,7 @@ from rl_cluster.episodes.trajectory import Trajectory
 from rl_cluster.errors import ConfigError, EndpointError, Outcome
 from rl_cluster.evaluation.players import endpoint as module
 from rl_cluster.evaluation.players.endpoint import Endpoint
+from rl_cluster.evaluation.records import record_of
 from rl_cluster.evaluation.settings import Connection
 from rl_cluster.evaluation.world import World
 from tests.helpers.chat_server import Answer, ChatServer, chat_server, completion
@@ -21,6 +22,7 @@ SECRET = "sk-very-secret-0123"
 
 def connection(url: str, **changes: Any) -> Connection:
     values = {"url": url, "model": "big", "key_variable": "TEST_ENDPOINT_KEY", "timeout_s": 5.0, "max_retries": 2}
+    values |= {"busy_wait_s": 0.05, "token_field": "max_tokens", "send_temperature": True}
     return Connection.model_validate({**values, "concurrency": 2, "native_tools": True, **changes})
 
 
@@ -110,13 +112,50 @@ def test_endpoint_that_recovers_is_asked_again(world: World, status: int) -> Non
         assert play(server, world).outcome is Outcome.FINISHED
 
 
-@pytest.mark.parametrize("status", [429, 503])
-def test_endpoint_that_keeps_failing_is_a_counted_loss(world: World, status: int) -> None:
-    with chat_server(lambda body: (status, "no")) as server:
+def test_endpoint_that_keeps_failing_is_a_counted_loss(world: World) -> None:
+    with chat_server(lambda body: (503, "no")) as server:
         played = play(server, world)
     assert played.outcome is Outcome.ENGINE_ERROR
-    assert f"answered {status} in each of 3 tries" in played.error
+    assert "answered 503 in each of 3 tries" in played.error
     assert len(server.bodies) == 3
+
+
+def test_endpoint_that_stays_busy_is_waited_for_as_long_as_the_setting_says(world: World) -> None:
+    with chat_server(lambda body: (429, "later")) as server:
+        played = play(server, world)
+    assert played.outcome is Outcome.ENGINE_ERROR
+    assert "answered 429 for 0 s; raise busy_wait_s=0.05" in played.error
+    assert len(server.bodies) == 6
+
+
+def test_endpoint_that_is_busy_for_more_requests_than_it_may_fail_is_waited_for_and_the_time_counted(
+    world: World,
+) -> None:
+    left = [429] * 4
+
+    def answer(body: dict[str, Any]) -> Answer:
+        return (left.pop(), "later") if left else searcher(body)
+
+    with chat_server(answer) as server:
+        played = play(server, world)
+    assert played.outcome is Outcome.FINISHED
+    assert record_of(played, world.tasks[0]).waited_s == pytest.approx(0.04)
+    assert played.turns[1].times.queue_s == 0.0
+
+
+def test_endpoint_whose_quota_is_used_up_is_not_waited_for(world: World) -> None:
+    with chat_server(lambda _: (429, {"error": {"code": "insufficient_quota"}})) as server:
+        assert "raise the quota" in play(server, world).error
+    assert len(server.bodies) == 1
+
+
+def test_endpoint_of_a_newer_model_is_sent_the_fields_that_it_takes(world: World) -> None:
+    with chat_server(searcher) as server:
+        play(server, world, token_field="max_completion_tokens", send_temperature=False)
+        play(server, world)
+    assert server.bodies[0]["max_completion_tokens"] == server.bodies[2]["max_tokens"] == 64
+    assert {"max_tokens", "temperature"} & server.bodies[0].keys() == set()
+    assert server.bodies[2]["temperature"] == 0.5
 
 
 @pytest.mark.parametrize(

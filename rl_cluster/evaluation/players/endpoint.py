@@ -1,8 +1,8 @@
 """A bigger model behind an OpenAI-compatible chat endpoint: the comparison that the published study lacks.
 
 Tools go out in the request where the endpoint knows them (`tools: native`), otherwise the plain format is explained in the
-system prompt. The key comes from an environment variable and is never written anywhere; answers that say "later" (429) or
-fail (5xx, no connection) are asked again with growing pauses, everything else is one typed error. An episode that the model's
+system prompt. The key comes from an environment variable and is never written anywhere. An endpoint that says "later" (429) is
+waited for, and one that fails (5xx, no connection) asked again with growing pauses; everything else is one typed error. An episode that the model's
 context has no room for is one that reached its sequence limit, as with a model of one's own.
 """
 
@@ -14,7 +14,7 @@ import os
 import time
 import uuid
 from array import array
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import httpx
@@ -30,6 +30,7 @@ from rl_cluster.evaluation.world import World
 UNKNOWN_ID = -1
 """Stands for each token that an endpoint counted, whose id it does not say."""
 MAX_PAUSE_S = 30.0
+_QUOTA = "insufficient_quota"
 _TOO_LONG = ("context_length_exceeded", "context length", "context size", "context window")
 
 
@@ -55,6 +56,7 @@ class _Reply:
     finish_reason: str
     prompt_tokens: int
     sampled_tokens: int
+    waited_s: float = 0.0
 
 
 class Endpoint:
@@ -124,7 +126,7 @@ class Endpoint:
                 weight_versions=array("i", [0]) * reply.sampled_tokens,
                 finish_reason=reply.finish_reason,
                 text=text,
-                times=TurnTimes(decode_s=time.time() - started),
+                times=TurnTimes(queue_s=reply.waited_s, decode_s=time.time() - started - reply.waited_s),
                 started_at=started,
             )
             trajectory.turns.append(turn)
@@ -167,36 +169,52 @@ class Endpoint:
         body: dict[str, Any] = {
             "model": connection.model,
             "messages": messages,
-            "temperature": self.temperature,
-            "max_tokens": self.max_tokens,
+            connection.token_field: self.max_tokens,
         }
+        if connection.send_temperature:
+            body["temperature"] = self.temperature
         if tools:
             body["tools"] = [tool.as_json() for tool in tools]
         url = f"{connection.url.rstrip('/')}/chat/completions"
-        for attempt in range(connection.max_retries + 1):
-            wait = min(2.0**attempt, MAX_PAUSE_S)
+        failures, refusals, waited = 0, 0, 0.0
+        while True:
+            asked_to_wait = 0.0
             try:
                 response = await self.http.post(url, json=body)
             except httpx.HTTPError as error:
-                problem = f"it cannot be reached ({type(error).__name__})"
+                problem, busy = f"it cannot be reached ({type(error).__name__})", False
             else:
                 if response.status_code == httpx.codes.OK:
-                    return _read(response, url)
+                    return replace(_read(response, url), waited_s=waited)
                 problem = f"it answered {response.status_code}"
+                # A quota that is used up is not given back by waiting.
+                spent = _QUOTA in response.text
+                busy = response.status_code == httpx.codes.TOO_MANY_REQUESTS and not spent
                 if _says_too_long(response):
                     raise ConfigError(
                         f"{url}: the context of {connection.model} has no room for an episode: {_excerpt(response, 200)}; lower "
                         "environment.max_turns, environment.k, search.snippet_words or the system's max_tokens, or choose a model with a "
                         "longer context."
                     )
-                if response.status_code != httpx.codes.TOO_MANY_REQUESTS and response.status_code < 500:
-                    raise EndpointError(f"{url}: {problem}: {_excerpt(response)}; correct url, model or key.")
-                wait = _retry_after(response, wait)
-            if attempt < connection.max_retries:
-                await asyncio.sleep(wait)
-        raise EndpointError(
-            f"{url}: {problem} in each of {connection.max_retries + 1} tries; check the endpoint, or raise max_retries."
-        )
+                if not busy and response.status_code < 500:
+                    mend = "raise the quota" if spent else "correct url, model or key"
+                    raise EndpointError(f"{url}: {problem}: {_excerpt(response)}; {mend}.")
+                asked_to_wait = _retry_after(response)
+            if busy:
+                pause = asked_to_wait or min(2.0**refusals, MAX_PAUSE_S)
+                if waited + pause > connection.busy_wait_s:
+                    raise EndpointError(
+                        f"{url}: {problem} for {waited:.0f} s; raise busy_wait_s={connection.busy_wait_s:g}, or lower concurrency."
+                    )
+                refusals, waited = refusals + 1, waited + pause
+            else:
+                if failures == connection.max_retries:
+                    raise EndpointError(
+                        f"{url}: {problem} in each of {failures + 1} tries; check the endpoint, or raise max_retries."
+                    )
+                pause = min(asked_to_wait or 2.0**failures, MAX_PAUSE_S)
+                failures += 1
+            await asyncio.sleep(pause)
 
 
 def _tool_call(call: Any, tools: list[ToolSpec]) -> ToolCall:
@@ -243,12 +261,12 @@ def _says_too_long(response: httpx.Response) -> bool:
     return refused and any(words in text for words in _TOO_LONG)
 
 
-def _retry_after(response: httpx.Response, otherwise: float) -> float:
-    """Seconds that the endpoint asks to wait, at most MAX_PAUSE_S."""
+def _retry_after(response: httpx.Response) -> float:
+    """Seconds that the endpoint asks to wait; 0 where it names none."""
     try:
-        return min(max(float(response.headers.get("Retry-After", otherwise)), 0.0), MAX_PAUSE_S)
+        return max(float(response.headers.get("Retry-After", 0.0)), 0.0)
     except ValueError:
-        return otherwise
+        return 0.0
 
 
 def _excerpt(response: httpx.Response, letters: int = 120) -> str:
