@@ -22,6 +22,7 @@ import pyarrow.parquet as pq
 
 from rl_cluster.datasets.task import Document
 from rl_cluster.errors import DataError
+from rl_cluster.retrieval.text import ID_RULE, id_problem, limited
 
 CORPUS_SCHEMA = pa.schema(
     [
@@ -258,6 +259,9 @@ def _checked(rows: Iterable[_Row], where: str, unit: str) -> Iterator[tuple[str,
             raise DataError(f"{at} has no doc_id; give each document a unique one.")
         if not isinstance(doc_id, str):
             raise DataError(f"{at} has the doc_id {doc_id!r}, a {type(doc_id).__name__}; write ids as strings.")
+        problem = id_problem(doc_id)
+        if problem:
+            raise DataError(f"{at} has the doc_id {limited(repr(doc_id), 80)}, with {problem}; {ID_RULE}.")
         if doc_id in seen:
             raise DataError(f"{at} repeats the doc_id {doc_id!r} of {unit} {seen[doc_id]}; make ids unique.")
         seen[doc_id] = number

@@ -13,6 +13,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from rl_cluster.errors import DataError
+from rl_cluster.retrieval.corpus import read_corpus
 from tests.helpers.prepared import FIXTURES, expected, run_prepare, write_jsonl, write_own
 
 TASK = {"query_id": "a", "prompt": "a?", "gains": ["d1"]}
@@ -104,6 +105,27 @@ def test_id_that_two_questions_share_is_refused(tmp_path: Path) -> None:
 def test_id_that_two_documents_share_is_refused(tmp_path: Path) -> None:
     folder = write_own(tmp_path / "in", [TASK], [DOCUMENT, {"doc_id": "d1", "text": "other"}])
     _assert_says(_refusal("jsonl", folder), "corpus.jsonl: row 2: the document id 'd1' stands before with another text")
+
+
+def test_document_id_that_would_break_a_line_of_results_is_cleaned_wherever_it_stands(tmp_path: Path) -> None:
+    ids = {"line": "a\nb | forged", "ends": " d2\u00a0", "long": "x" * 600, "longer": "x" * 601}
+    task = {**TASK, "gains": [ids["line"], ids["long"]], "excluded": [ids["ends"], ids["longer"]]}
+    documents = [{"doc_id": doc_id, "text": name} for name, doc_id in ids.items()]
+    out = run_prepare("jsonl", write_own(tmp_path / "in", [task], documents), tmp_path / "out")
+    by_text = {row["text"]: doc_id for (_, doc_id), row in out.documents.items()}
+    assert (by_text["line"], by_text["ends"]) == ("a b | forged", "d2")
+    assert set(out.tasks["a"]["gains"]) == {by_text["line"], by_text["long"]}
+    assert out.tasks["a"]["excluded"] == [by_text["ends"], by_text["longer"]]
+    assert len(by_text["long"]) == 512
+    assert out.manifest["merged"] == {"document ids without their line breaks, outer blanks or what is too long": 4}
+    assert len(read_corpus(out.folder / "corpus.parquet")) == 4
+
+
+def test_document_id_of_blanks_is_refused(tmp_path: Path) -> None:
+    folder = write_own(tmp_path / "in", [TASK], [DOCUMENT, {"doc_id": " \n", "text": "other"}])
+    _assert_says(
+        _refusal("jsonl", folder), "corpus.jsonl: row 2: the document id ' \\n' is blank; write ids of one line"
+    )
 
 
 def test_document_that_stands_twice_word_by_word_counts_once(tmp_path: Path) -> None:

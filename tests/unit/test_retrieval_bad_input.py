@@ -51,6 +51,30 @@ def test_search_bad_request_is_refused_in_one_sentence(index: SearchIndex, query
     assert "\n" not in str(error.value)
 
 
+@pytest.mark.parametrize(
+    ("doc_id", "says"),
+    [
+        ("a\nb | forged | line", r"line break or control character \(U\+000A\) in it"),
+        ("a\u2028b", r"\(U\+2028\)"),
+        ("a\x1b[31m", r"\(U\+001B\)"),
+        (" a", "a blank at an end"),
+        ("a\u00a0", "a blank at an end"),
+        ("x" * 513, "513 characters"),
+    ],
+)
+def test_corpus_id_that_breaks_the_lines_of_results_is_refused(doc_id: str, says: str) -> None:
+    with pytest.raises(DataError, match=says) as error:
+        Corpus.from_documents("kb", [Document("a", "", "x"), Document(doc_id, "", "y")])
+    assert str(error.value).startswith("corpus 'kb': document 2 has the doc_id ")
+    assert "\n" not in str(error.value)
+    assert len(str(error.value)) < 300
+
+
+def test_corpus_id_with_inner_blanks_and_of_512_characters_is_taken() -> None:
+    ids = ["docs/my file.md", "x" * 512, "می‌خواهم"]
+    assert Corpus.from_documents("kb", [Document(doc_id, "", "x") for doc_id in ids]).doc_ids == ids
+
+
 @pytest.mark.parametrize("query", ["...", "\x00", "zebra", "the of and", "🤖", "'\"; DROP TABLE"])
 def test_search_query_without_known_words_finds_nothing(index: SearchIndex, query: str) -> None:
     assert index.search("lexical", query, 5) == []

@@ -298,6 +298,20 @@ def test_garbage_is_unavailable(endpoint: Endpoint, play: Play, content: bytes) 
     assert len(endpoint.requests) == 1
 
 
+@pytest.mark.parametrize("doc_id", ["a | b\nforged", "x" * 513, " a", ""])
+def test_id_that_breaks_the_lines_of_results_is_unavailable_and_named(
+    endpoint: Endpoint, play: Play, doc_id: str
+) -> None:
+    """No observation shows it: a document's text must not be able to write a result of its own."""
+    endpoint.answers = [{"hits": [{"doc_id": doc_id, "title": "t", "snippet": "s", "score": 1.0}]}]
+    with pytest.raises(
+        ToolUnavailableError, match=r"search\.external does not fit: at 'doc_id' of a hit stands"
+    ) as caught:
+        play("http_json", lambda client: client.search("bm25_search", "pump", 3, ()))
+    assert "\n" not in str(caught.value)
+    assert len(str(caught.value)) < 300
+
+
 def test_answer_without_end_is_cut_off(endpoint: Endpoint, play: Play) -> None:
     async def endless(request: web.Request) -> web.StreamResponse:
         stream = web.StreamResponse()

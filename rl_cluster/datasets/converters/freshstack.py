@@ -8,6 +8,7 @@ from typing import Literal
 from pydantic import Field
 
 from rl_cluster.datasets.preparation.converter import Card, ConverterSettings, Draft, chosen
+from rl_cluster.datasets.preparation.ids import document_id
 from rl_cluster.datasets.preparation.report import Report
 from rl_cluster.datasets.preparation.rows import Row, read_all
 from rl_cluster.datasets.preparation.source import Source, SourceFile
@@ -52,7 +53,10 @@ def tasks(source: Source, settings: Settings, report: Report) -> Iterator[Draft]
                 answers=(answer,) if answer else (),
                 metadata={
                     "topic": topic,
-                    "subtopics": {nugget_id: n.strings("relevant_corpus_ids") for nugget_id, n in nuggets.items()},
+                    "subtopics": {
+                        nugget_id: list(map(document_id, n.strings("relevant_corpus_ids")))
+                        for nugget_id, n in nuggets.items()
+                    },
                 },
                 no_gain="no nugget has a relevant document",
             )

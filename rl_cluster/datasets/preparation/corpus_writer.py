@@ -10,10 +10,12 @@ from types import TracebackType
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from rl_cluster.datasets.preparation.ids import document_id
 from rl_cluster.datasets.preparation.report import Report
 from rl_cluster.datasets.task import Document
 from rl_cluster.errors import DataError
 from rl_cluster.retrieval.corpus import CORPUS_SCHEMA
+from rl_cluster.retrieval.text import ID_RULE, limited
 
 MAX_ROW_GROUP_BYTES = 64 << 20
 _FLUSH_BYTES = 56 << 20  # what Parquet adds to the bytes of the columns must find room too
@@ -54,21 +56,25 @@ class CorpusWriter:
         self._writer.close()
 
     def add(self, corpus: str, document: Document, place: tuple[str, int]) -> None:
-        """Raises DataError for an id that stood before with another text; `place` is the document's file and row."""
+        """Raises DataError for an id that is blank, or stood before with another text; `place` is the document's file and row."""
         seen = self._seen.setdefault(corpus, {})
+        doc_id = document_id(document.doc_id)
+        at = f"{place[0]}: row {place[1]}: the document id {limited(repr(document.doc_id), 80)}"
+        if doc_id != document.doc_id:
+            self._report.merge("document ids without their line breaks, outer blanks or what is too long")
+        if not doc_id:
+            raise DataError(f"{at} is blank; {ID_RULE}.")
         content = hash((document.title, document.text))
-        before = seen.get(document.doc_id)
+        before = seen.get(doc_id)
         if before is not None:
             if before != content:
-                raise DataError(
-                    f"{place[0]}: row {place[1]}: the document id {document.doc_id!r} stands before with another text; make ids unique."
-                )
+                raise DataError(f"{at} stands before with another text; make ids unique.")
             self._report.merge("documents that stand twice")
             return
-        seen[document.doc_id] = content
+        seen[doc_id] = content
         self.counts[corpus] += 1
         metadata = json.dumps(document.metadata, ensure_ascii=False, sort_keys=True) if document.metadata else "{}"
-        self._rows.append((corpus, document.doc_id, document.title, document.text, metadata, document.locale))
+        self._rows.append((corpus, doc_id, document.title, document.text, metadata, document.locale))
         self._characters += len(document.text) + len(document.title) + len(metadata)
         if len(self._rows) == _BATCH_ROWS or self._characters > _BATCH_CHARACTERS:
             self._end_batch()

@@ -12,6 +12,7 @@ from typing import Any
 from rl_cluster.datasets.converters import get_converter
 from rl_cluster.datasets.preparation.converter import Card, ConverterSettings, Draft
 from rl_cluster.datasets.preparation.corpus_writer import CorpusWriter
+from rl_cluster.datasets.preparation.ids import document_id
 from rl_cluster.datasets.preparation.leakage import find_leakage
 from rl_cluster.datasets.preparation.progress import PreparationProgress
 from rl_cluster.datasets.preparation.report import Report
@@ -21,7 +22,7 @@ from rl_cluster.datasets.tables import MISSING, write_tasks
 from rl_cluster.datasets.task import Task
 from rl_cluster.errors import DataError
 
-FORMAT_VERSION = 2
+FORMAT_VERSION = 3
 FILES = ("tasks.parquet", "corpus.parquet", "manifest.json")
 _SPLITS = ("train", "validation", "test")
 
@@ -109,6 +110,7 @@ def _kept(drafts: Iterable[Draft], source: Source, report: Report) -> list[Draft
             raise DataError(f"{file}: row {row}: the question id {draft.query_id!r} stands before; make ids unique.")
         seen.add(draft.query_id)
         draft.prompt = draft.prompt.strip()
+        _set_document_ids(draft)
         banned = set(draft.excluded).intersection(draft.gains)
         if banned:
             report.merge("gold ids that their question excludes (no gain)", len(banned))
@@ -120,6 +122,17 @@ def _kept(drafts: Iterable[Draft], source: Source, report: Report) -> list[Draft
         else:
             report.drop(draft.query_id, draft.no_gain)
     return kept
+
+
+def _set_document_ids(draft: Draft) -> None:
+    """As the corpus has them, see `ids.document_id`; of two that become one the higher gain counts."""
+    gains: dict[str, float] = {}
+    for published, gain in draft.gains.items():
+        doc_id = document_id(published)
+        gains[doc_id] = max(gain, gains.get(doc_id, 0.0))
+    draft.gains = gains
+    draft.excluded = tuple(map(document_id, draft.excluded))
+    draft.judged_zero = tuple(map(document_id, draft.judged_zero))
 
 
 def _of_splits(drafts: list[Draft], splits: tuple[str, ...], report: Report) -> list[Draft]:
