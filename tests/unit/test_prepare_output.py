@@ -3,18 +3,20 @@
 from __future__ import annotations
 
 import json
+import shutil
 import signal
 import subprocess
 import sys
 import time
 from pathlib import Path
 
+import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
 from rl_cluster.datasets.preparation import corpus_writer
 from rl_cluster.datasets.preparation.corpus_writer import MAX_ROW_GROUP_BYTES
-from rl_cluster.datasets.tables import check_tasks, read_tasks
+from rl_cluster.datasets.tables import MISSING, check_tasks, read_tasks
 from rl_cluster.errors import ConfigError, DataError
 from rl_cluster.prepare import PREPARE, run
 from rl_cluster.retrieval.corpus import read_corpus
@@ -38,6 +40,21 @@ def test_output_of_one_corpus_is_what_training_reads(tmp_path: Path) -> None:
     tasks = read_tasks(out.folder / "tasks.parquet", "train")
     check_tasks(tasks, corpus, corpus.name)
     assert {task.metadata["query_id"] for task in tasks} == set(out.tasks)
+
+
+def test_missing_gold_is_what_has_a_gain_and_no_document(tmp_path: Path) -> None:
+    """FreshStack keeps judged zeros among the gains; a corpus without one of them lacks nothing that is looked for."""
+    shutil.copytree(FIXTURES / "freshstack", tmp_path / "in")
+    (questions,) = (tmp_path / "in").glob("queries-oct-2024/*/*.parquet")
+    table = pq.read_table(questions).to_pylist()
+    table[0]["nuggets"][0]["non_relevant_corpus_ids"] = ["judged zero, absent"]
+    table[0]["nuggets"][0]["relevant_corpus_ids"].append("gold, absent")
+    pq.write_table(pa.Table.from_pylist(table, pq.read_schema(questions)), questions)
+    out = run_prepare("freshstack", tmp_path / "in", tmp_path / "out")
+    (missing,) = (ids for ids in out.manifest["missing_gold"].values() if "gold, absent" in ids)
+    assert "judged zero, absent" not in missing
+    (task,) = (task for task in out.tasks.values() if "gold, absent" in task["gains"])
+    assert {"judged zero, absent", "gold, absent"} <= set(task["metadata"][MISSING])
 
 
 def test_check_tasks_missing_gold_is_accepted_only_where_it_is_declared(tmp_path: Path) -> None:

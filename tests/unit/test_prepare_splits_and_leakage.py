@@ -100,6 +100,21 @@ def test_leakage_between_sets_is_reported_for_folders_named(tmp_path: Path) -> N
     assert found["passage_examples"] == [["own/q7", "held/t"]]
 
 
+def test_leakage_between_sets_of_one_label_is_reported_by_their_folders(tmp_path: Path) -> None:
+    """Own sets keep the label `own` unless they are told otherwise, and a split of that name is in each."""
+    for place, prompt in (("a/held", "Question 3!"), ("b/held", "question 5"), ("other", "something else")):
+        test = [{"query_id": "t", "prompt": prompt, "gains": ["x"]}]
+        source = write_own(tmp_path / "in" / place, test, [{"doc_id": "x", "text": f"about {place}"}])
+        run_prepare("jsonl", source, tmp_path / place, "validation_fraction=0.0")
+    source = write_own(tmp_path / "in" / "main", _tasks(10), _documents(10))
+    others = ",".join(f"'{tmp_path}/{place}'" for place in ("a/held", "b/held", "other"))
+    out = run_prepare("jsonl", source, tmp_path / "out", f"compare_with=[{others}]", "validation_fraction=0.0")
+    assert [(found["between"], found["question_examples"]) for found in out.manifest["leakage"]] == [
+        (["own/train", f"{tmp_path}/b/held:own/train"], [["own/q5", "own/t"]]),
+        (["own/train", "held:own/train"], [["own/q3", "own/t"]]),
+    ]
+
+
 def test_passage_that_no_question_asks_for_is_no_leakage(tmp_path: Path) -> None:
     tasks = [{**task, "split": split} for task, split in zip(_tasks(2), ("train", "test"), strict=True)]
     documents = [*_documents(2), {"doc_id": "d9", "text": _documents(1)[0]["text"]}]

@@ -12,7 +12,7 @@ import json
 import re
 import sys
 import unicodedata
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -36,6 +36,7 @@ class Fingerprint:
 def find_leakage(folder: Path, others: Iterable[Path] = ()) -> list[dict[str, Any]]:
     """What the splits of a prepared folder share with each other and with those of other folders, where they share anything.
 
+    A split is named `set/split`, and with its folder where another one has that name: own sets often share a label.
     Raises DataError where one of `others` is no prepared folder.
     """
     own = _fingerprints(folder)
@@ -45,7 +46,8 @@ def find_leakage(folder: Path, others: Iterable[Path] = ()) -> list[dict[str, An
             raise DataError(
                 f"compare_with={other}: it holds no tasks.parquet and corpus.parquet; give a prepared folder."
             )
-        foreign |= {label: mark for label, mark in _fingerprints(other).items() if label not in own}
+        for label, mark in _fingerprints(other).items():
+            foreign[_free(label, other, own.keys() | foreign.keys())] = mark
     pairs = [*itertools.combinations(sorted(own), 2), *itertools.product(sorted(own), sorted(foreign))]
     known, found = own | foreign, []
     for first, second in pairs:
@@ -62,6 +64,12 @@ def find_leakage(folder: Path, others: Iterable[Path] = ()) -> list[dict[str, An
                 }
             )
     return found
+
+
+def _free(label: str, folder: Path, taken: Collection[str]) -> str:
+    """A name that none of `taken` is; that of a folder given twice stays."""
+    named = [label, f"{folder.absolute().name}:{label}", f"{folder}:{label}"]
+    return next((name for name in named if name not in taken), named[-1])
 
 
 def normalise(text: str) -> str:

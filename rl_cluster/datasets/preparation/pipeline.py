@@ -87,7 +87,7 @@ def convert(
             if name in report.counts
         },
         **report.as_json(),
-        "missing_gold": {f"{label}/{query_id}": ids for query_id, ids in missing.items()},
+        "missing_gold": _missing_gold(drafts, label, missing),
         "leakage": find_leakage(folder, options.compare_with),
     }
     return write_manifest(folder, manifest)
@@ -162,7 +162,7 @@ def _check_corpora(
 
 
 def _missing(drafts: list[Draft], corpus: CorpusWriter) -> dict[str, list[str]]:
-    """Gold ids that their corpus lacks, by question: they stay in the ideal ranking."""
+    """Judged ids that their corpus lacks, by question: those with a gain stay in the ideal ranking."""
     missing = {}
     for draft in drafts:
         ids = corpus.ids(draft.corpus)
@@ -170,6 +170,15 @@ def _missing(drafts: list[Draft], corpus: CorpusWriter) -> dict[str, list[str]]:
         if absent:
             missing[draft.query_id] = absent
     return missing
+
+
+def _missing_gold(drafts: list[Draft], label: str, missing: dict[str, list[str]]) -> dict[str, list[str]]:
+    """By task id, of the `missing` ones those with a gain."""
+    gold = {
+        f"{label}/{draft.query_id}": [doc_id for doc_id in missing.get(draft.query_id, ()) if draft.gains[doc_id] > 0]
+        for draft in drafts
+    }
+    return {task_id: doc_ids for task_id, doc_ids in gold.items() if doc_ids}
 
 
 def _assign_splits(drafts: list[Draft], label: str, options: Options) -> None:
