@@ -84,15 +84,20 @@ def _sentence(application: Application[Any], error: HydraException, overrides: S
     choice = re.search(r"Could not find '([^']+)'", text)
     if choice:
         options = re.search(r"Available options in '[^']+': (.*?)(?: Config search path|$)", text)
-        listed = ", ".join(options.group(1).split()) if options else "see hydra_conf/"
-        return f"{choice.group(1)} is no choice of hydra_conf; available: {listed}."
+        return _no_choice(choice.group(1), options.group(1).split() if options else [])
     listed_choice = re.search(r"Could not load '([^']+)'", text)
     if listed_choice:  # Hydra lists no options for one of several choices
         group = listed_choice.group(1).rpartition("/")[0]
         folder = files("hydra_conf").joinpath(*group.split("/"))
         names = sorted(file.name.removesuffix(".yaml") for file in folder.iterdir()) if folder.is_dir() else []
-        return f"{listed_choice.group(1)} is no choice of hydra_conf; available: {', '.join(names) or 'none'}."
+        return _no_choice(listed_choice.group(1), names)
     return f"The command line {' '.join(overrides)!r} cannot be read: {text}"
+
+
+def _no_choice(asked: str, names: list[str]) -> str:
+    close = difflib.get_close_matches(asked.rpartition("/")[2], names, n=1, cutoff=0.7)
+    ending = f"; did you mean {close[0]!r}?" if close else "."
+    return f"{asked} is no choice of hydra_conf; available: {', '.join(names) or 'see hydra_conf/'}{ending}"
 
 
 def _unknown_setting(application: Application[Any], name: str, overrides: Sequence[str]) -> str:

@@ -48,6 +48,8 @@ def test_load_shipped_data_set_loads(choice: str) -> None:
         ([*PLACES], "dataset is not set; add dataset=NAME (one of beir, bright,"),
         (["dataset=wands", "source=a"], "out is not set; add out="),
         (["dataset=wandz", *PLACES], "dataset/wandz is no choice of hydra_conf; available: beir,"),
+        (["dataset=browsecomp-plus", *PLACES], "; did you mean 'browsecomp_plus'?"),
+        (["dataset=enterprise-rag-bench", *PLACES], "; did you mean 'enterprise_rag_bench'?"),
         (["dataset=wands", *PLACES, "validation_fractio=0.1"], "did you mean 'validation_fraction'?"),
         (["dataset=wands", *PLACES, "validation_fraction=0.6"], "validation_fraction=0.6 is refused"),
         (["dataset=wands", *PLACES, "dataset.gain.Exact=1"], "did you mean 'dataset.gains.Exact'?"),
