@@ -118,6 +118,8 @@ def evaluate(
         kept=kept,
         traces=config.tracking.traces_per_step if config.tracking.enabled else 0,
         devices=devices_from_config(config.search.model_dump()),
+        memory_gib=config.search.memory_gib,
+        search_timeout_s=config.search.timeout_s,
     )
     evaluation = asyncio.run(evaluate_systems(sets, plan, say))
     prices = {name: system.prices.prices() for name, system in systems.items()}
@@ -166,11 +168,11 @@ def check_inputs(config: EvaluateConfig, sets: Sequence[QuestionSet]) -> KeptPar
             weights[name] = weights_digest(path)
         elif isinstance(system, EndpointConfig):
             _endpoint(config, system)
+    drifts = {name: get_drift(values) for name, values in config.evaluation.drift.items()}
     parts: dict[Part, dict[str, Any]] = {}
     for questions in sets:
         corpus = questions.read_corpus()
-        for name, values in config.evaluation.drift.items():
-            check_filters(questions, corpus, name, get_drift(values))
+        check_filters(questions, corpus, config.environment.filter_fields, drifts)
         for system, configuration, tokenizer in models.values():
             _check_context(config, system, configuration, tokenizer, questions, corpus)
         index = _index_settings(config, systems, questions.locales(corpus))
@@ -319,7 +321,9 @@ async def _model_player(
         )
         await ask(rollout.start_timeout_s, host.start.remote(rollout.start_timeout_s), DeadlineError(late))
         tokenizer = AutoTokenizer.from_pretrained(path, trust_remote_code=False)
-        limits = EpisodeLimits(rollout.sampling_max_tokens, rollout.max_sequence_length, config.temperature, 1.0)
+        limits = EpisodeLimits(
+            rollout.sampling_max_tokens, rollout.max_sequence_length, config.temperature, rollout.sampling_top_p
+        )
         yield {
             name: Model(
                 sample,

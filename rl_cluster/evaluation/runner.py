@@ -77,12 +77,15 @@ class Plan:
     kept: KeptParts
     traces: int = 0
     devices: Devices = field(default_factory=Devices)
+    memory_gib: float | None = None
+    search_timeout_s: float | None = None
 
 
 async def evaluate_systems(sets: Sequence[QuestionSet], plan: Plan, say: Say) -> Evaluation:
     """Plays every part that is not whole on disk, set after set, so that one index at a time is in memory, then reads all.
 
-    Raises DataError and SearchRequestError as `open_world`, and what a player raises; the parts before are on disk then.
+    Raises DataError, SearchRequestError and ConfigError as `open_world`, and what a player raises; the parts before are on disk
+    then.
     """
     evaluation = Evaluation(
         [withhold_task(task) if questions.confidential else task for questions in sets for task in questions.tasks]
@@ -137,7 +140,17 @@ async def _on_set(
             continue
         say(f"{where}: {len(questions.tasks)} questions, {len(corpus)} documents")
         world = await asyncio.to_thread(
-            open_world, questions, corpus, drift, plan.environment, settings, plan.indexes, plan.seed, plan.devices
+            open_world,
+            questions,
+            corpus,
+            drift,
+            plan.environment,
+            settings,
+            plan.indexes,
+            plan.seed,
+            plan.devices,
+            plan.memory_gib,
+            plan.search_timeout_s,
         )
         for system in met:
             part = Part(system, questions.dataset, name)

@@ -157,6 +157,12 @@ class EvaluateConfig(Section):
                 f"search.external.url={self.search.external.url}: an evaluation searches the documents of its folders, so that drifts can "
                 "change them; leave search at default"
             )
+        for name in ("shards", "max_replicas"):
+            if getattr(self.search, name) > 1:
+                raise ValueError(
+                    f"search.{name}={getattr(self.search, name)} spreads a search service, but an evaluation searches each index whole in "
+                    f"its own process; set search.{name}=1"
+                )
         check_absolute(self.output_dir)
         return self
 

@@ -6,10 +6,10 @@ A process that opens a world loads retrieval libraries, so it must not own a vLL
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from rl_cluster.datasets.tables import check_tasks
 from rl_cluster.datasets.task import Task
@@ -19,13 +19,15 @@ from rl_cluster.environments.search_tools import READ_TOOL, ReadPart
 from rl_cluster.episodes.environment import StepResult
 from rl_cluster.episodes.formats.base import ParsedReply, ToolFormat
 from rl_cluster.episodes.trajectory import ToolCall
-from rl_cluster.errors import ConfigError, SearchRequestError
+from rl_cluster.errors import ConfigError, SearchRequestError, ToolTimeoutError
 from rl_cluster.evaluation.drift.base import Drift, EvaluationSearch, noted_injections
 from rl_cluster.retrieval.corpus import Corpus, read_corpus
 from rl_cluster.retrieval.devices import Devices
 from rl_cluster.retrieval.index import SearchIndex
+from rl_cluster.retrieval.memory import check_open, open_bytes
 from rl_cluster.retrieval.settings import IndexSettings
 
+_Answer = TypeVar("_Answer")
 TOOL_PARTS = {
     "bm25_search": ("lexical", ("lexical",)),
     "vector_search": ("vector", ("vector",)),
@@ -80,18 +82,23 @@ def open_world(
     indexes: Path,
     seed: int,
     devices: Devices | None = None,
+    memory_gib: float | None = None,
+    timeout_s: float | None = None,
 ) -> World:
-    """Builds or opens the index of the drifted documents below `indexes`. Raises SearchRequestError for a filter that its
-    metadata cannot answer.
+    """Builds or opens the index of the drifted documents below `indexes`; `timeout_s` is that of a search.
+
+    Raises SearchRequestError for a filter that its metadata cannot answer, and ConfigError where the index does not fit into
+    `memory_gib` (None: the machine's).
     """
     originals = [corpus.at(position) for position in range(len(corpus))]
     # Relevant documents that the corpus lacks count too: a new document must not become one of them.
     taken = {*corpus.doc_ids, *(doc_id for task in questions.tasks for doc_id in (*task.gains, *task.excluded))}
     documents = drift.documents(originals, taken, seed)
     searched = corpus if documents is originals else Corpus.from_documents(corpus.name, documents)
-    index = SearchIndex.open_or_build(searched, settings, indexes, devices=devices)
+    index = SearchIndex.open_or_build(searched, settings, indexes, memory_gib=memory_gib, devices=devices)
+    check_open(indexes / index.index_id, open_bytes(index.manifest, settings, settings.parts), memory_gib)
     index.warm_up()
-    inner = IndexSearch(index, drift.filters)
+    inner = IndexSearch(index, drift.filters, timeout_s)
     if drift.filters:
         index.rank(index.tools[0], "a query that tries the filter", 1, filters=drift.filters)
     tasks = drift.tasks(questions.tasks, taken, seed)
@@ -99,10 +106,24 @@ def open_world(
     return World(questions.dataset, tasks, client, drift.environment(environment), drift, index.index_id)
 
 
-def check_filters(questions: QuestionSet, corpus: Corpus, name: str, drift: Drift) -> None:
-    """Raises ConfigError where drift `name` filters by a field that no document of the set has."""
-    for field in drift.filters or ():
-        if not any(field in document.metadata for document in corpus):
+def check_filters(
+    questions: QuestionSet, corpus: Corpus, filter_fields: Sequence[str], drifts: Mapping[str, Drift]
+) -> None:
+    """Raises ConfigError where agents or a drift could filter by a field that no document of the set has."""
+    wanted = {*filter_fields, *(field for drift in drifts.values() for field in drift.filters or ())}
+    missing = set(wanted)
+    for document in corpus if wanted else ():
+        missing -= document.metadata.keys()
+        if not missing:
+            return
+    for field in filter_fields:
+        if field in missing:
+            raise ConfigError(
+                f"environment.filter_fields={list(filter_fields)}: no document of {questions.dataset} has {field!r} in its metadata; leave "
+                "it out."
+            )
+    for name, drift in drifts.items():
+        for field in missing & set(drift.filters or ()):
             raise ConfigError(
                 f"evaluation.drift.{name} filters by {field!r}, which no document of {questions.dataset} has; set its field and values, or "
                 f"leave it out with ~evaluation.drift.{name}."
@@ -116,11 +137,14 @@ def index_parts(tools: Sequence[str]) -> tuple[str, ...]:
 
 
 class IndexSearch:
-    """Asks an index in this process; see `drift.base.EvaluationSearch`."""
+    """Asks an index in this process; see `drift.base.EvaluationSearch`. Raises ToolTimeoutError after `timeout_s`."""
 
-    def __init__(self, index: SearchIndex, filters: Mapping[str, Any] | None = None) -> None:
+    def __init__(
+        self, index: SearchIndex, filters: Mapping[str, Any] | None = None, timeout_s: float | None = None
+    ) -> None:
         self.index = index
         self.filters = filters
+        self.timeout_s = timeout_s
 
     async def search(
         self,
@@ -136,14 +160,22 @@ class IndexSearch:
         name = TOOL_PARTS[tool][0]
         both = {**(filters or {}), **(self.filters or {})} or None
         if snippets:
-            hits = await asyncio.to_thread(self.index.search, name, query, k, excluded, both)
+            hits = await self._in_time(self.index.search, name, query, k, excluded, both)
             return [FoundDocument(hit.doc_id, hit.title, hit.snippet) for hit in hits]
-        ranked = await asyncio.to_thread(self.index.rank, name, query, k, excluded, both)
+        ranked = await self._in_time(self.index.rank, name, query, k, excluded, both)
         return [FoundDocument(doc_id, "", "") for doc_id, _ in ranked]
 
     async def read(self, doc_id: str, part: int, excluded: tuple[str, ...]) -> ReadPart:
-        found = await asyncio.to_thread(self.index.read_document, doc_id, part, excluded)
+        found = await self._in_time(self.index.read_document, doc_id, part, excluded)
         return ReadPart(found.doc_id, found.title, found.text, found.part, found.parts)
+
+    async def _in_time(self, ask: Callable[..., _Answer], *arguments: Any) -> _Answer:
+        try:
+            return await asyncio.wait_for(asyncio.to_thread(ask, *arguments), self.timeout_s)
+        except TimeoutError as error:
+            raise ToolTimeoutError(
+                f"The index {self.index.index_id[:12]} did not answer within search.timeout_s={self.timeout_s:g} s; raise it."
+            ) from error
 
 
 class _DriftedEnvironment(SearchEnvironment):

@@ -92,6 +92,8 @@ def test_load_second_model_has_a_name_of_its_own() -> None:
         (["evaluation/drift=[search_slow]", "evaluation.drift.search_slow.rate=2.0"], "rate=2.0 is refused"),
         (["system=[endpoint]", "systems.endpoint.url=http://me:pw@host/v1", "systems.endpoint.model=m"], "credentials"),
         (["split=dev"], "split='dev' is refused"),
+        (["search.shards=2"], "search.shards=2 spreads a search service, but an evaluation searches each index whole"),
+        (["search.max_replicas=3"], "set search.max_replicas=1"),
         (["sampels=2"], "did you mean 'samples'?"),
     ],
 )
@@ -313,6 +315,40 @@ def test_run_filter_that_no_document_can_meet_is_refused_before_anything_is_play
     said = " ".join(capsys.readouterr().out.split())
     assert "evaluation.drift.new_filter filters by 'colour', which no document of pumps has" in said
     assert "nDCG@10" not in said
+
+
+def test_run_filter_field_that_no_document_has_is_refused_before_anything_is_played(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    folder = write_pumps(tmp_path / "pumps")
+    assert run(config(tmp_path, f"folders=[{folder}]", "environment.filter_fields=[kind,colour]")) == 2
+    said = " ".join(capsys.readouterr().out.split())
+    assert "no document of pumps has 'colour' in its metadata" in said
+    assert "nDCG@10" not in said
+    assert run(config(tmp_path, f"folders=[{folder}]", "environment.filter_fields=[kind]")) == 0
+
+
+def test_run_index_over_the_memory_that_is_set_is_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    folder = write_pumps(tmp_path / "pumps")
+    assert run(config(tmp_path, f"folders=[{folder}]", "search.memory_gib=0.000001")) == 2
+    assert "but search.memory_gib=1e-06" in " ".join(capsys.readouterr().out.split())
+    assert run(config(tmp_path, f"folders=[{folder}]")) == 0
+    again = f"output_dir={tmp_path / 'again'}"  # the index is built by now, but must not be opened
+    assert run(config(tmp_path, f"folders=[{folder}]", again, "search.memory_gib=0.000001")) == 2
+
+
+def test_run_search_over_its_time_is_a_counted_loss(tmp_path: Path) -> None:
+    folder = write_pumps(tmp_path / "pumps")
+    call = completion(calls=[("bm25_search", {"query": "pump"})])
+    with chat_server(lambda body: call if len(body["messages"]) > 1 else completion("ready")) as server:
+        systems = [
+            "system=[bm25,scripted,endpoint]",
+            f"systems.endpoint.url={server.url}",
+            "systems.endpoint.model=big",
+        ]
+        assert run(config(tmp_path, f"folders=[{folder}]", *systems, "search.timeout_s=0.000001")) == 0
+    for found in json.loads((tmp_path / "out" / "report.json").read_text())["systems"].values():
+        assert found["overall"]["infrastructure_by_reason"] == {"tool_timeout": 12}
 
 
 def test_question_sets_corpora_that_bear_the_name_of_their_folder_bear_it_once(tmp_path: Path) -> None:

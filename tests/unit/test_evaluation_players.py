@@ -1,18 +1,24 @@
-"""A model as a system: its episodes, retries, and tasks that are too long for it."""
+"""A model as a system: its episodes, retries, and tasks that are too long for it; and a search that is late for any system."""
 
 from __future__ import annotations
 
 import asyncio
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from rl_cluster.composition import load_config
+from rl_cluster.environments.hits import FoundDocument
 from rl_cluster.episodes.episode import EpisodeLimits
-from rl_cluster.errors import ConfigError, EngineError, Outcome
+from rl_cluster.errors import ConfigError, EngineError, Outcome, ToolTimeoutError
+from rl_cluster.evaluation.drift.base import Asked, ChangedSearch
 from rl_cluster.evaluation.players import model as module
+from rl_cluster.evaluation.players.base import Player
+from rl_cluster.evaluation.players.baseline import Baseline
 from rl_cluster.evaluation.players.model import Model, check_context
+from rl_cluster.evaluation.players.scripted import Scripted
 from rl_cluster.inference.sampling import Sample, SamplingSettings
 from rl_cluster.models.source import resolve_model
 from tests.helpers.small_world import SETTINGS, pump_world
@@ -59,6 +65,19 @@ def test_model_whose_engine_keeps_failing_is_a_counted_loss(
     world = pump_world(tmp_path)
     played = asyncio.run(player(tokenizer, [EngineError("gone")] * 3).play(world, world.tasks[0], 0))
     assert played.outcome is Outcome.ENGINE_ERROR
+
+
+class Late(ChangedSearch):
+    async def answer(self, asked: Asked) -> list[FoundDocument]:
+        raise ToolTimeoutError("The index did not answer.")
+
+
+@pytest.mark.parametrize("system", [Baseline("bm25_search"), Scripted()], ids=["baseline", "scripted"])
+def test_system_whose_search_is_late_is_a_counted_loss(system: Player, tmp_path: Path) -> None:
+    world = pump_world(tmp_path, settings=replace(SETTINGS, tools=("bm25_search", "vector_search")))
+    world.client = Late(world.client)
+    played = asyncio.run(system.play(world, world.tasks[0], 0))
+    assert (played.outcome, played.error) == (Outcome.TOOL_TIMEOUT, "The index did not answer.")
 
 
 @pytest.mark.parametrize(

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from rl_cluster.datasets.task import Task
 from rl_cluster.episodes.formats.base import ToolFormat
 from rl_cluster.episodes.trajectory import ToolCall, Trajectory, Turn
-from rl_cluster.errors import Outcome, SearchRequestError
+from rl_cluster.errors import Outcome, SearchRequestError, ToolTimeoutError
 from rl_cluster.evaluation.drift.base import noted_injections
 from rl_cluster.evaluation.world import World
 
@@ -27,13 +27,15 @@ class Baseline:
 
     async def play(self, world: World, task: Task, number: int) -> Trajectory:
         started = time.time()
-        error, found, observation = None, [], ""
+        error, found, observation, outcome = None, [], "", Outcome.NO_ANSWER
         with noted_injections() as noted:
             try:
                 found = await world.client.search(self.tool, task.prompt, DEPTH, task.excluded, snippets=False)
                 observation = " ".join(document.doc_id for document in found[:SHOWN]) or "nothing found"
             except SearchRequestError as refused:
                 error = str(refused)
+            except ToolTimeoutError as late:
+                error, outcome = str(late), Outcome.TOOL_TIMEOUT
         ids = [document.doc_id for document in found]
         call = ToolCall(self.tool, {"query": task.prompt}, error, tuple(ids), bool(noted))
         turn = Turn([], [], [], [], tool_calls=[call], observations=[observation], started_at=started)
@@ -42,7 +44,7 @@ class Baseline:
             task_id=task.task_id,
             group_id=f"{task.task_id}:{number}",
             turns=[turn],
-            outcome=Outcome.FINISHED if ids else Outcome.NO_ANSWER,
+            outcome=Outcome.FINISHED if ids else outcome,
             ranking=ids,
             index_id=world.index_id,
             started_at=started,

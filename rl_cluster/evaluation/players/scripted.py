@@ -12,7 +12,7 @@ from rl_cluster.environments.search import write_ranking
 from rl_cluster.episodes.formats import get_format
 from rl_cluster.episodes.formats.base import ToolFormat
 from rl_cluster.episodes.trajectory import Trajectory, Turn
-from rl_cluster.errors import Outcome
+from rl_cluster.errors import Outcome, ToolTimeoutError
 from rl_cluster.evaluation.world import World
 
 
@@ -44,7 +44,11 @@ class Scripted:
                 text = f"answer: {write_ranking(stop.value)}"
             turn = Turn([], [], [], [], text=text, started_at=time.time())
             trajectory.turns.append(turn)
-            result = await environment.step(self.tool_format.parse(text, environment.tools))
+            try:
+                result = await environment.step(self.tool_format.parse(text, environment.tools))
+            except ToolTimeoutError as late:
+                trajectory.outcome, trajectory.error = Outcome.TOOL_TIMEOUT, str(late)
+                break
             turn.tool_calls = result.calls
             if result.outcome is not None:
                 trajectory.outcome, trajectory.ranking = result.outcome, result.ranking
