@@ -342,7 +342,7 @@ def test_run_search_over_its_time_is_a_counted_loss(tmp_path: Path) -> None:
     call = completion(calls=[("bm25_search", {"query": "pump"})])
     with chat_server(lambda body: call if len(body["messages"]) > 1 else completion("ready")) as server:
         systems = [
-            "system=[bm25,scripted,endpoint]",
+            "system=[bm25,endpoint]",
             f"systems.endpoint.url={server.url}",
             "systems.endpoint.model=big",
         ]
