@@ -23,7 +23,7 @@ from omegaconf import DictConfig
 from rich.console import Console
 
 from rl_cluster.composition import Application
-from rl_cluster.errors import ClusterError, DeadlineError, EngineError, RLClusterError
+from rl_cluster.errors import ClusterError, ConfigError, DeadlineError, EngineError, RLClusterError
 from rl_cluster.evaluation.settings import (
     BaselineConfig,
     EndpointConfig,
@@ -167,6 +167,7 @@ def check_inputs(config: EvaluateConfig, sets: Sequence[QuestionSet]) -> KeptPar
             models[name] = (system, *configuration_and_tokenizer(path, f"systems.{name}.path"))
             weights[name] = weights_digest(path)
         elif isinstance(system, EndpointConfig):
+            _check_confidential(name, system, sets)
             _endpoint(config, system)
     drifts = {name: get_drift(values) for name, values in config.evaluation.drift.items()}
     parts: dict[Part, dict[str, Any]] = {}
@@ -180,6 +181,15 @@ def check_inputs(config: EvaluateConfig, sets: Sequence[QuestionSet]) -> KeptPar
     kept = KeptParts(config.folder, parts)
     kept.open(config.resume)
     return kept
+
+
+def _check_confidential(name: str, system: EndpointConfig, sets: Sequence[QuestionSet]) -> None:
+    held = [questions.dataset for questions in sets if questions.confidential]
+    if held and not system.send_confidential:
+        raise ConfigError(
+            f"systems.{name} would send questions and documents of {held[0]}, which is confidential by its manifest, to {system.url}; leave "
+            f"the system out, or set systems.{name}.send_confidential=true if whoever runs it may see them."
+        )
 
 
 def _check_context(

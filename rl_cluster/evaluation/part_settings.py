@@ -30,7 +30,9 @@ from rl_cluster.retrieval.settings import IndexSettings
 _ENVIRONMENT = ("max_turns", "k", "max_k", "tools", "filter_fields")
 _ROLLOUT = ("sampling_max_tokens", "max_sequence_length", "sampling_top_p")
 # How a system is asked and paid changes no answer; of a model the weights count, not where they lie.
-_FREE = {"path", "prices", "key_variable", "timeout_s", "max_retries", "busy_wait_s", "token_field", "concurrency"}
+_FREE = {
+    "path", "prices", "key_variable", "timeout_s", "max_retries", "busy_wait_s", "token_field", "concurrency", "send_confidential",
+}  # fmt: skip
 
 
 def settings_of_parts(

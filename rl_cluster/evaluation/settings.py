@@ -89,8 +89,11 @@ class Connection(Section):
 
 
 class EndpointConfig(Connection):
+    """`send_confidential`: whether questions and documents of confidential data sets may be sent to it."""
+
     kind: Literal["endpoint"]
     max_tokens: Positive
+    send_confidential: bool
     prices: PriceConfig
 
 
@@ -104,10 +107,13 @@ _KINDS: dict[str, type[SystemConfig]] = {
 
 
 class NumbersConfig(Section):
-    """How numbers are made of episodes, and under which drifts they are made once more."""
+    """How numbers are made of episodes, and under which drifts they are made once more.
+
+    `pass_k`: null for 1, 2, 4 and so on up to the samples.
+    """
 
     success_threshold: Annotated[float, Field(gt=0, le=1)]
-    pass_k: tuple[Positive, ...] = Field(strict=False)
+    pass_k: tuple[Positive, ...] | None = Field(strict=False)
     bootstrap_resamples: Annotated[int, Field(ge=1000)]
     drift: dict[Name, dict[str, Any]]
 
@@ -152,6 +158,12 @@ class EvaluateConfig(Section):
             raise ValueError(
                 f"samples={self.samples} at temperature=0 would be the same episode over and over; set temperature over 0 or samples=1"
             )
+        beyond = next((k for k in self.evaluation.pass_k or () if k > self.samples), None)
+        if beyond is not None:
+            raise ValueError(
+                f"evaluation.pass_k={list(self.evaluation.pass_k or ())}: pass@{beyond} needs {beyond} episodes of each question, but "
+                f"samples={self.samples}; raise samples or leave {beyond} out"
+            )
         if self.search.external is not None:
             raise ValueError(
                 f"search.external.url={self.search.external.url}: an evaluation searches the documents of its folders, so that drifts can "
@@ -174,7 +186,10 @@ class EvaluateConfig(Section):
     @property
     def measure_settings(self) -> MeasureSettings:
         numbers = self.evaluation
-        return MeasureSettings(numbers.success_threshold, numbers.pass_k, numbers.bootstrap_resamples, self.seed)
+        pass_k = numbers.pass_k
+        if pass_k is None:
+            pass_k = tuple(2**power for power in range(self.samples.bit_length()))
+        return MeasureSettings(numbers.success_threshold, pass_k, numbers.bootstrap_resamples, self.seed)
 
 
 def systems_of(config: EvaluateConfig) -> dict[str, SystemConfig]:

@@ -85,6 +85,10 @@ def test_load_second_model_has_a_name_of_its_own() -> None:
         (["reference=gpt"], "reference=gpt is none of the systems bm25, vector, fusion"),
         (["+repeats.trained=[bm25,seed1]"], "repeats.trained names seed1, which is none of the systems bm25,"),
         (["samples=4"], "samples=4 at temperature=0"),
+        (
+            ["evaluation.pass_k=[1,4,8]", "samples=4", "temperature=1.0"],
+            "evaluation.pass_k=[1, 4, 8]: pass@8 needs 8 episodes of each question, but samples=4",
+        ),
         (["output_dir=here"], "output_dir=here: "),
         (["systems.bm25.tool=grep"], "systems.bm25.tool='grep' is refused"),
         (["systems.bm25.kind=oracle"], "systems.bm25.kind='oracle' is unknown"),
@@ -102,6 +106,11 @@ def test_load_wrong_setting_is_refused_in_one_sentence(overrides: list[str], wor
         EVALUATE.load(overrides)
     assert words in str(caught.value)
     assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize(("samples", "expected"), [(1, (1,)), (4, (1, 2, 4)), (7, (1, 2, 4)), (8, (1, 2, 4, 8))])
+def test_load_default_pass_k_goes_up_to_the_samples(samples: int, expected: tuple[int, ...]) -> None:
+    assert EVALUATE.load([f"samples={samples}", "temperature=1.0"]).measure_settings.pass_k == expected
 
 
 def test_load_imports_nothing_heavy() -> None:

@@ -80,6 +80,7 @@ def evaluate(folder: Path, root: Path, *overrides: str) -> Path:
                 "system=[bm25,endpoint]",
                 f"systems.endpoint.url={server.url}",
                 "systems.endpoint.model=big",
+                "systems.endpoint.send_confidential=true",
                 "evaluation/drift=[documents_replaced,distractors]",
                 *overrides,
             ]
@@ -111,6 +112,20 @@ def test_report_and_records_of_a_confidential_set_hold_no_text(
     assert all(task.task_id in page for task in read_tasks(prepared / "tasks.parquet", "test"))
     open_text = evaluate(not_confidential(prepared, tmp_path / "browsecomp_plus"), tmp_path / "open", "tracking=none")
     assert "run/report.html" in leaks(open_text)
+
+
+def test_endpoint_is_sent_nothing_of_a_confidential_set_unless_a_setting_says_so(
+    prepared: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with chat_server(telltale) as server:
+        endpoint = ["system=[bm25,endpoint]", f"systems.endpoint.url={server.url}", "systems.endpoint.model=big"]
+        shared = [f"output_dir={tmp_path / 'out'}", f"folders=[{prepared}]", "environment.tools=[bm25_search]"]
+        assert run(EVALUATE.load([*shared, *endpoint, "tracking=none"])) == 2
+        assert server.bodies == []
+    said = " ".join(capsys.readouterr().out.split())
+    assert "systems.endpoint would send questions and documents of browsecomp_plus, which is confid" in said
+    assert "set systems.endpoint.send_confidential=true" in said
+    assert not (tmp_path / "out").exists()
 
 
 @pytest.mark.slow
