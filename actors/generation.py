@@ -23,6 +23,7 @@ from rl_cluster.episodes.episode import EpisodeLimits
 from rl_cluster.episodes.trajectory import Trajectory
 from rl_cluster.errors import ClusterError, DropReason, LearnerError
 from rl_cluster.scheduling.ledger import Ticket
+from rl_cluster.scheduling.selection import most_varied
 from rl_cluster.scheduling.staleness import StalenessPolicy
 from rl_cluster.scheduling.task_queue import TaskQueue
 from rl_cluster.tracking.run_tracker import RunTracker
@@ -198,11 +199,18 @@ class Generation:
                 if not self.queue.is_worth_training(ticket, rewards):
                     self.queue.ledger.drop(group_id, DropReason.NO_SIGNAL)
                 else:
+                    self._leave_out(usable, rewards)
                     await ask("The buffer", self.buffer.put.remote(group_id, usable))
                     self.queue.ledger.finish(group_id)
         finally:
             self.in_flight.pop(group_id, None)
             self.wake.set()
+
+    def _leave_out(self, group: list[Trajectory], rewards: list[float]) -> None:
+        """Marks what `training.trained_per_group` leaves out of training."""
+        chosen = most_varied(rewards, self.config.training.trained_per_group or len(group))
+        for place, played in enumerate(group):
+            played.left_out = place not in chosen
 
     def _drop(self, group_id: str, reason: DropReason, why: str) -> None:
         self.queue.ledger.drop(group_id, reason)

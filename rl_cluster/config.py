@@ -147,10 +147,12 @@ class AlgorithmConfig(Section):
 
 
 class TrainingConfig(Section):
-    """`max_steps`: of reinforcement learning; 0 for supervised fine-tuning (the warm-up) alone."""
+    """`max_steps`: of reinforcement learning; 0 for supervised fine-tuning (the warm-up) alone. `trained_per_group`: of the
+    `group_size` episodes that are played, how many are trained, those whose rewards vary most; null for all."""
 
     global_batch_size: Positive
     group_size: Annotated[int, Field(ge=2, le=128)]
+    trained_per_group: Annotated[int, Field(ge=2)] | None
     max_steps: NonNegative
     max_epochs: Positive
     save_every: NonNegative
@@ -161,6 +163,14 @@ class TrainingConfig(Section):
     step_timeout_s: Seconds
     drop_groups_without_signal: bool
     curriculum: Literal["none", "difficulty"]
+
+    @model_validator(mode="after")
+    def _part_of_a_group(self) -> TrainingConfig:
+        if self.trained_per_group is not None and self.trained_per_group > self.group_size:
+            raise ValueError(
+                f"trained_per_group={self.trained_per_group} is over group_size={self.group_size}; lower it, or leave it out to train all"
+            )
+        return self
 
 
 ADAPTER_RANKS = (1, 8, 16, 32, 64, 128, 256, 320, 512)
@@ -335,6 +345,14 @@ class Config(Section):
             raise ValueError(
                 f"training.drop_groups_without_signal=true would drop groups that algorithm.advantage={self.algorithm.advantage.name} learns "
                 "from, since it compares more than the rewards of a group; set it to false"
+            )
+        if self.training.trained_per_group is not None and (
+            self.algorithm.advantage.name in UNGROUPED_ADVANTAGES or self.algorithm.loss.name == "distillation"
+        ):
+            raise ValueError(
+                f"training.trained_per_group={self.training.trained_per_group} chooses episodes by the rewards of their group, which "
+                f"algorithm.advantage={self.algorithm.advantage.name} with algorithm.loss={self.algorithm.loss.name} does not compare; leave "
+                "it out"
             )
         if self.training.drop_groups_without_signal and self.algorithm.loss.name == "distillation":
             raise ValueError(

@@ -70,7 +70,8 @@ class Turn:
 class Trajectory:
     """One episode. `group_id` joins the samples of one task in one epoch; advantages depend on it alone.
 
-    `turn_rewards` has one reward for each turn where the environment gives them; they sum up to `reward`.
+    `turn_rewards` has one reward for each turn where the environment gives them; they sum up to `reward`. One that is `left_out`
+    counts in the metrics of its group and is not trained.
     """
 
     trajectory_id: str
@@ -88,6 +89,7 @@ class Trajectory:
     finished_at: float = 0.0
     error: str = ""
     turn_rewards: list[float] | None = None
+    left_out: bool = False
 
     @property
     def num_sampled(self) -> int:

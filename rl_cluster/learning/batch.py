@@ -26,15 +26,18 @@ class StepBatch:
 
 
 def rows_of_groups(groups: Mapping[str, Sequence[Trajectory]]) -> tuple[list[TrainingRow], int]:
-    """The rows of all episodes, in a fixed order, and how many turns broke a prefix."""
+    """The rows of all episodes that are trained, in a fixed order, and how many turns broke a prefix."""
     rows: list[TrainingRow] = []
     broken = 0
-    for group in groups.values():
-        for trajectory in group:
-            made = rows_from_trajectory(trajectory)
-            rows.extend(made.rows)
-            broken += made.num_broken_prefixes
+    for trajectory in _trained(groups):
+        made = rows_from_trajectory(trajectory)
+        rows.extend(made.rows)
+        broken += made.num_broken_prefixes
     return rows, broken
+
+
+def _trained(groups: Mapping[str, Sequence[Trajectory]]) -> list[Trajectory]:
+    return [trajectory for group in groups.values() for trajectory in group if not trajectory.left_out]
 
 
 def build_step_batch(
@@ -44,12 +47,12 @@ def build_step_batch(
     completed_steps: int,
     reference_gaps: Mapping[int, np.ndarray] | None = None,
 ) -> StepBatch:
-    """Rows of all episodes with their advantages.
+    """Rows of the episodes that are trained, with their advantages among these; metrics of all that were played.
 
     reference_gaps: by index into `rows_of_groups`, the estimate k1 for each sampled token of a row. Raises LearnerError,
     naming trajectories and outcomes, when nothing can be trained.
     """
-    episodes = [trajectory for group in groups.values() for trajectory in group]
+    episodes = _trained(groups)
     rows, broken = rows_of_groups(groups)
     if not any(row.num_trained for row in rows):
         listed = ", ".join(f"{t.trajectory_id} ({t.outcome.value})" for t in episodes[:5])
@@ -57,7 +60,7 @@ def build_step_batch(
     batch = _episode_batch(episodes, rows, reference_gaps)
     advantages = get_advantage(advantage)(batch, settings)
     set_advantages(rows, {t.trajectory_id: a for t, a in zip(episodes, advantages, strict=True)})
-    metrics = _metrics(groups, episodes, rows, batch.rewards, batch.num_tokens, advantages, completed_steps)
+    metrics = _metrics(groups, episodes, rows, advantages, completed_steps)
     metrics["training/broken_prefixes"] = float(broken)
     return StepBatch(rows, metrics)
 
@@ -109,14 +112,16 @@ def _transitions(trajectory: Trajectory) -> list[Hashable]:
 
 def _metrics(
     groups: Mapping[str, Sequence[Trajectory]],
-    episodes: list[Trajectory],
+    trained_episodes: list[Trajectory],
     rows: list[TrainingRow],
-    rewards: np.ndarray,
-    lengths: np.ndarray,
     token_advantages: TokenAdvantages,
     completed_steps: int,
 ) -> dict[str, float]:
-    """Groups count as without signal where every advantage is 0, whatever their rewards."""
+    """Groups count as without signal where every advantage is 0, whatever their rewards. `training/` and advantages are of
+    what is trained, `rollout/` of what was played."""
+    episodes = [trajectory for group in groups.values() for trajectory in group]
+    rewards = np.array([t.reward for t in episodes], dtype=np.float64)
+    lengths = np.array([t.num_sampled for t in episodes])
     turns = np.array([len(t.turns) for t in episodes])
     advantages = np.array([values.mean() if len(values) else 0.0 for values in token_advantages])
     logprobs = np.concatenate([row.behaviour_logprobs[row.loss_mask] for row in rows])
@@ -124,7 +129,7 @@ def _metrics(
     trained = int(sum(row.num_trained for row in rows))
     group_rewards = [np.array([t.reward for t in group], dtype=np.float64) for group in groups.values()]
     spread = np.array([values.max() - values.min() for values in group_rewards])
-    moved = {t.group_id for t, values in zip(episodes, token_advantages, strict=True) if np.any(values)}
+    moved = {t.group_id for t, values in zip(trained_episodes, token_advantages, strict=True) if np.any(values)}
     flat = np.array([group[0].group_id not in moved for group in groups.values()])
     group_means = np.array([values.mean() for values in group_rewards])
     valid = [values.mean() for values, is_flat in zip(group_rewards, flat, strict=True) if not is_flat]
@@ -135,12 +140,12 @@ def _metrics(
     outcomes = [t.outcome for t in episodes]
     metrics: dict[str, float] = {
         "training/num_groups": len(groups),
-        "training/num_trajectories": len(episodes),
+        "training/num_trajectories": len(trained_episodes),
         "training/total_tokens": tokens,
         "training/num_datums": len(rows),
-        "training/datums_per_trajectory": len(rows) / len(episodes),
-        "training/action_tokens_mean": trained / len(episodes),
-        "training/obs_tokens_mean": (tokens - trained) / len(episodes),
+        "training/datums_per_trajectory": len(rows) / len(trained_episodes),
+        "training/action_tokens_mean": trained / len(trained_episodes),
+        "training/obs_tokens_mean": (tokens - trained) / len(trained_episodes),
         "training/trainable_token_positions": trained,
         "training/nontrainable_token_positions": tokens - trained,
         "training/trainable_token_ratio": trained / tokens,

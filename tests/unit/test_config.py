@@ -400,6 +400,13 @@ def test_load_config_dropping_groups_that_an_advantage_learns_from_is_refused(ad
     assert f"algorithm.advantage={advantage} learns from" in message
 
 
+def test_load_config_trained_part_of_a_group_fits_the_group_and_the_advantage() -> None:
+    assert "trained_per_group=5 is over group_size=4" in refusal("training.trained_per_group=5")
+    message = refusal("training.trained_per_group=2", "algorithm/advantage=monte_carlo")
+    assert "algorithm.advantage=monte_carlo with algorithm.loss=ppo does not compare" in message
+    assert load_config(["training.trained_per_group=2"]).training.trained_per_group == 2
+
+
 def test_load_config_dropping_groups_by_rewards_that_distillation_does_not_read_is_refused() -> None:
     distillation = ["algorithm/loss=distillation", "learner.reference=start"]
     assert "does not read" in refusal(*distillation, "training.drop_groups_without_signal=true")

@@ -250,6 +250,22 @@ def test_generation_group_without_signal_is_replaced(tmp_path: Path) -> None:
     assert summary["dropped_by_reason"]["no_signal"] >= 20
 
 
+def test_generation_of_large_groups_trains_the_ends(tmp_path: Path) -> None:
+    worker = Worker(play_at_once)
+    run = Run(tmp_path, [worker], "training.group_size=5", "training.trained_per_group=2", "training.max_steps=1")
+
+    async def groups() -> list[list[Trajectory]]:
+        run.generation.start()
+        taken = await run.generation.next_groups()
+        await run.generation.stop()
+        return list((taken or {}).values())
+
+    for group in asyncio.run(groups()):
+        assert [(played.reward, played.left_out) for played in group] == [
+            (0.0, False), (1.0, True), (2.0, True), (3.0, True), (4.0, False),
+        ]  # fmt: skip
+
+
 def test_generation_episodes_lost_from_a_group_leave_the_others(tmp_path: Path) -> None:
     async def play(worker: Worker, group_id: str, size: int) -> list[Trajectory]:
         group = await play_at_once(worker, group_id, size + 1)

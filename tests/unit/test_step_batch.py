@@ -37,6 +37,17 @@ def test_step_batch_three_turn_groups_give_every_sampled_token_its_advantage() -
     assert batch.metrics["training/trainable_token_positions"] == 12
 
 
+def test_step_batch_episode_left_out_is_counted_and_not_trained() -> None:
+    group = [episode("a", "g", 1.0), episode("b", "g", 0.4), episode("c", "g", 0.0)]
+    group[1].left_out = True
+    batch = build_step_batch({"g": group}, "group_based", AdvantageSettings(normalize_std=False), 3)
+    assert [row.trajectory_id for row in batch.rows] == ["a", "c"]
+    assert batch.rows[0].advantages.max() == 0.5  # against the mean of what is trained
+    assert batch.metrics["training/num_trajectories"] == 2
+    assert batch.metrics["rollout/reward/mean"] == pytest.approx(1.4 / 3)
+    assert batch.metrics["rollout/malformed_calls"] == 1
+
+
 def test_step_batch_policy_failures_are_counted_and_keep_their_reward() -> None:
     groups = {"g": [episode("a", "g", -1.0, outcome=Outcome.TURN_LIMIT), episode("b", "g", 1.0)]}
     metrics = build_step_batch(groups, "rloo", AdvantageSettings(), 3).metrics

@@ -1,0 +1,27 @@
+"""Which episodes of a large group are trained: those whose rewards say most, since playing is cheap beside training."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+
+def most_varied(rewards: Sequence[float], count: int) -> list[int]:
+    """The places, ascending, of the `count` rewards whose variance is largest (PODS, 2504.13818).
+
+    They are always the lowest and the highest of all in some proportion; of equal rewards the earlier are taken.
+    """
+    if count >= len(rewards):
+        return list(range(len(rewards)))
+    order = sorted(range(len(rewards)), key=lambda place: rewards[place])
+    high = sorted(range(len(rewards)), key=lambda place: -rewards[place])
+    best: list[int] = []
+    largest = -1.0
+    for lowest in range(count + 1):
+        chosen = order[:lowest]
+        chosen += [place for place in high if place not in chosen][: count - lowest]
+        values = [rewards[place] for place in chosen]
+        mean = sum(values) / count
+        variance = sum((value - mean) ** 2 for value in values) / count
+        if variance > largest + 1e-12:
+            best, largest = chosen, variance
+    return sorted(best)
