@@ -18,6 +18,7 @@ import numpy as np
 from rl_cluster.errors import ConfigError, ModelError
 from rl_cluster.models.cutting import beginning
 from rl_cluster.models.device import check_device
+from rl_cluster.models.hub import hub_commit
 from rl_cluster.models.shared import shared_model
 from rl_cluster.models.steady_batches import can_batch, encode_steady
 
@@ -71,13 +72,20 @@ def resolve_embedder(name: str) -> str:
     return name
 
 
+def embedder_commit(name: str) -> str | None:
+    """The commit of an embedder that lives on a hub; None for a folder. Raises ModelError."""
+    source = resolve_embedder(name)
+    return None if Path(source).is_dir() else hub_commit(source)
+
+
 def embedder_digest(name: str) -> str:
-    """A short digest of the embedder's weights, or of its name where it lives on a hub."""
+    """A short digest of the embedder's weights, or of its name and commit where it lives on a hub. Raises ModelError."""
     digest = hashlib.sha256()
-    folder = Path(resolve_embedder(name))
-    if not folder.is_dir():
-        digest.update(name.encode())
+    commit = embedder_commit(name)
+    if commit is not None:
+        digest.update(f"{name}@{commit}".encode())
         return digest.hexdigest()[:16]
+    folder = Path(resolve_embedder(name))
     for file in sorted(folder.rglob("*")):
         if file.suffix in {".safetensors", ".bin", ".json", ".txt"}:
             digest.update(file.relative_to(folder).as_posix().encode())
@@ -113,23 +121,30 @@ def _folder_config(folder: Path) -> Mapping[str, Any]:
 class SentenceEmbedder:
     """A sentence-transformers model that is loaded at its first use, once in a process, and may be called from several threads.
 
-    `max_tokens` cuts longer texts; `device`: `cpu` or `cuda`. Raises ModelError where the model is missing, and on first use where
+    `max_tokens` cuts longer texts; `device`: `cpu` or `cuda`; `commit`: of a hub's model, the newest by default. Raises ModelError where the model is missing, and on first use where
     it cannot be read; ConfigError where it has fewer positions than `max_tokens` (a hub's on first use), and on first use where
     there is no such device.
     """
 
     def __init__(
-        self, name: str = DEFAULT_EMBEDDER, *, max_tokens: int = 128, batch_size: int = 64, device: str = "cpu"
+        self,
+        name: str = DEFAULT_EMBEDDER,
+        *,
+        max_tokens: int = 128,
+        batch_size: int = 64,
+        device: str = "cpu",
+        commit: str | None = None,
     ):
         self.name = name
         self.max_tokens = max_tokens
         self.batch_size = batch_size
         self.device = device
+        self.commit = commit
         self._source = resolve_embedder(name)
         self._in_folder = Path(self._source).is_dir()
         if self._in_folder:
             self._check_length(_folder_config(Path(self._source)))
-        self._shared = shared_model(self._source, "embedder", device)
+        self._shared = shared_model(self._source, "embedder", device, commit)
 
     def check(self) -> None:
         """Loads a hub's model, so that what is wrong with it is said before anything is built; a folder is known already."""
@@ -184,7 +199,9 @@ class SentenceEmbedder:
 
         check_device(self.device)
         try:
-            return SentenceTransformer(self._source, device=self.device, local_files_only=self._in_folder)
+            return SentenceTransformer(
+                self._source, device=self.device, revision=self.commit, local_files_only=self._in_folder
+            )
         except (OSError, ValueError) as error:
             raise ModelError(
                 f"The embedder {self.name!r} cannot be loaded from {self._source} ({error}); "

@@ -168,7 +168,7 @@ class SearchIndex:
             from rl_cluster.retrieval.vector import VectorIndex
 
             vector = VectorIndex.load(folder / "vector", settings.vector, devices.vectors)
-            embedder = embedder or index_build.open_embedder(settings, devices)
+            embedder = embedder or index_build.open_embedder(settings, devices, manifest["commits"].get("embedder"))
         for name, part in (("corpus", corpus), ("lexical part", lexical), ("vector part", vector)):
             if part is not None and len(part) != manifest["num_documents"]:
                 raise IndexFormatError(
@@ -176,7 +176,9 @@ class SearchIndex:
                 )
         check_answers(folder, manifest, lexical, vector)
         if settings.fusion.reranker and lexical and vector:
-            reranker = reranker or CrossEncoderReranker(settings.fusion.reranker, device=devices.models)
+            reranker = reranker or CrossEncoderReranker(
+                settings.fusion.reranker, device=devices.models, commit=manifest["commits"].get("reranker")
+            )
         return cls(corpus, settings, manifest, filters, lexical, vector, embedder, reranker)
 
     @classmethod

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from rl_cluster.errors import IndexBuildError, IndexFormatError
-from rl_cluster.models.embedder import Embedder, SentenceEmbedder, embedder_digest
+from rl_cluster.models.embedder import Embedder, SentenceEmbedder, embedder_commit, embedder_digest
 from rl_cluster.retrieval.arrays import load_array
 from rl_cluster.retrieval.devices import Devices
 from rl_cluster.retrieval.documents import DocumentStore, in_order, write_documents
@@ -48,9 +48,20 @@ def content_id(corpus: Corpus, settings: IndexSettings) -> str:
     return hashlib.sha256(json.dumps(state, sort_keys=True).encode()).hexdigest()[:32]
 
 
-def open_embedder(settings: IndexSettings, devices: Devices) -> SentenceEmbedder:
-    """The embedder that the settings name, not yet loaded. Raises ModelError where it is missing, ConfigError as the class."""
-    return SentenceEmbedder(settings.embedder, max_tokens=settings.embed_max_tokens, device=devices.models)
+def open_embedder(settings: IndexSettings, devices: Devices, commit: str | None) -> SentenceEmbedder:
+    """The embedder that the settings name, not yet loaded. Raises ModelError where it is missing, ConfigError as the class.
+
+    `commit`: at which an index was built, where the embedder lives on a hub.
+    """
+    return SentenceEmbedder(
+        settings.embedder, max_tokens=settings.embed_max_tokens, device=devices.models, commit=commit
+    )
+
+
+def model_commits(settings: IndexSettings) -> dict[str, str | None]:
+    """The commits of `embedder` and `reranker` where they live on a hub, so that queries meet the models of the documents."""
+    names = {"embedder": settings.embedder, "reranker": settings.fusion.reranker} if "vector" in settings.parts else {}
+    return {role: embedder_commit(name) for role, name in names.items() if name}
 
 
 def build(
@@ -66,7 +77,7 @@ def build(
         raise IndexFormatError(f"{folder}: the folder is not empty; delete it or choose another one.")
     digest = type(embedder).__name__ if embedder else ""
     if "vector" in settings.parts and embedder is None:
-        embedder = open_embedder(settings, devices or Devices())
+        embedder = open_embedder(settings, devices or Devices(), embedder_commit(settings.embedder))
         embedder.check()
         digest = embedder_digest(settings.embedder)
 
@@ -137,6 +148,7 @@ def _write(
         "corpus": corpus.name,
         "num_documents": len(corpus),
         "embeddings": key,
+        "commits": model_commits(settings),
         "answers": known_answers(ordered, lexical, vector),
     }
     write_manifest(folder, settings, entries)

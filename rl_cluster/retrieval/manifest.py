@@ -16,14 +16,15 @@ from typing import Any
 from rl_cluster.errors import IndexFormatError
 from rl_cluster.retrieval.settings import IndexSettings, settings_from_state
 
-FORMAT_VERSION = 3
+FORMAT_VERSION = 4
 MANIFEST_FILE = "manifest.json"
 _LIBRARIES = ("bm25s", "rank-bm25", "faiss-cpu", "faiss-gpu", "sentence-transformers", "numpy", "pyarrow", "PyStemmer")
 
 
 def token_versions() -> dict[str, str]:
     """Versions of what turns text into tokens: with others, a query's tokens may not be those in the index."""
-    return {"unicode": unicodedata.unidata_version, "PyStemmer": version("PyStemmer")}
+    # bm25s brings the stop words.
+    return {"unicode": unicodedata.unidata_version, **{name: version(name) for name in ("PyStemmer", "bm25s")}}
 
 
 def write_manifest(folder: Path, settings: IndexSettings, entries: dict[str, Any]) -> None:
@@ -53,7 +54,8 @@ def read_manifest(folder: Path) -> tuple[dict[str, Any], IndexSettings]:
         raise IndexFormatError(f"{folder}: its format is {found!r}, not {FORMAT_VERSION}; delete it and build again.")
     try:
         settings = settings_from_state(manifest["settings"])
-        files, made_by, _ = manifest["files"], manifest["tokens"], (manifest["content_id"], manifest["num_documents"])
+        files, made_by = manifest["files"], manifest["tokens"]
+        _ = manifest["content_id"], manifest["num_documents"], manifest["commits"]
     except (KeyError, TypeError, ValueError) as error:
         raise IndexFormatError(
             f"{folder}: its settings cannot be read ({error}); delete it and build again."

@@ -26,18 +26,21 @@ class CrossEncoderReranker:
     """A sentence-transformers cross-encoder that is loaded at its first use, once in a process, and may be called from several
     threads.
 
-    `max_tokens` cuts query and text together; `device`: `cpu` or `cuda`. Raises ModelError at once where `name` is neither a
+    `max_tokens` cuts query and text together; `device`: `cpu` or `cuda`; `commit`: of a hub's model, the newest by default. Raises ModelError at once where `name` is neither a
     folder nor a hub id, and on first use where the model cannot be read; ConfigError on first use where there is no such device.
     """
 
-    def __init__(self, name: str, *, max_tokens: int = 256, batch_size: int = 32, device: str = "cpu"):
+    def __init__(
+        self, name: str, *, max_tokens: int = 256, batch_size: int = 32, device: str = "cpu", commit: str | None = None
+    ):
         if not Path(name).is_dir() and (name.startswith(("/", ".", "~")) or name.count("/") != 1):
             raise ModelError(f"The re-ranker {name!r} is neither a folder nor a hub id (owner/name); correct the path.")
         self.name = name
         self.max_tokens = max_tokens
         self.batch_size = batch_size
         self.device = device
-        self._shared = shared_model(name, "re-ranker", device, max_tokens)
+        self.commit = commit
+        self._shared = shared_model(name, "re-ranker", device, commit, max_tokens)
 
     def scores(self, query: str, texts: Sequence[str]) -> np.ndarray:
         """Returns float32 `[len(texts)]`; a higher score is a better fit."""
@@ -61,6 +64,7 @@ class CrossEncoderReranker:
                     self.name,
                     device=self.device,
                     max_length=self.max_tokens,
+                    revision=self.commit,
                     local_files_only=Path(self.name).is_dir(),
                 )
             except (OSError, ValueError) as error:

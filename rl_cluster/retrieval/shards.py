@@ -98,6 +98,7 @@ def _write(folder: Path, target: Path, start: int, stop: int) -> None:
         "content_id": manifest["content_id"],
         "corpus": manifest["corpus"],
         "num_documents": stop - start,
+        "commits": manifest["commits"],
         "embeddings": None,  # those of the whole are shared between indexes, not a stretch of them
         "answers": known_answers(DocumentStore(target, manifest["corpus"]), lexical, vector),
     }
