@@ -45,7 +45,7 @@ def check_address(host: str, port: int) -> None:
     if controller is None:
         check_port(port, host)
         return
-    options = ray.get(controller.get_http_config.remote(), timeout=_CONTROLLER_TIMEOUT_S)
+    options: Any = ray.get(controller.get_http_config.remote(), timeout=_CONTROLLER_TIMEOUT_S)
     if (options.host, options.port) != (host, port):
         raise ClusterError(
             f"search.host={host} and search.port={port}: Ray Serve of this cluster listens at host {options.host} and port {options.port} "

@@ -15,7 +15,8 @@ def beginning(text: str, tokenizer: Any, max_tokens: int) -> str:
     size = CHARACTERS_PER_TOKEN * max_tokens
     if len(text) <= size or not callable(tokenizer):
         return text
+    tokenize: Any = tokenizer
     enough = max_tokens + _MARGIN
-    while size < len(text) and len(tokenizer(text[:size], truncation=True, max_length=enough)["input_ids"]) < enough:
+    while size < len(text) and len(tokenize(text[:size], truncation=True, max_length=enough)["input_ids"]) < enough:
         size *= 8
     return text[:size]
