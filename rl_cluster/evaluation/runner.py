@@ -64,8 +64,8 @@ class Stage:
 class Plan:
     """`stages` are played one after another: engines of several models need not fit at once.
 
-    `index_settings` makes the settings of an index from locales, see `QuestionSet.locales`; `indexes` is where indexes are kept; `traces`: how many undisturbed episodes of each system the tracker wants,
-    of those that are played now.
+    `index_settings` makes the settings of an index from locales, see `QuestionSet.locales`; `indexes` is where indexes are
+    kept; `traces`: how many undisturbed episodes of each system the tracker wants, of those that are played now.
     """
 
     stages: Sequence[Stage]
