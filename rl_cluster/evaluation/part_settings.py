@@ -24,6 +24,7 @@ from rl_cluster.evaluation.settings import (
 )
 from rl_cluster.evaluation.world import QuestionSet, index_parts
 from rl_cluster.models.embedder import embedder_digest
+from rl_cluster.models.hub import hub_commit
 from rl_cluster.retrieval.corpus import Corpus
 from rl_cluster.retrieval.settings import IndexSettings
 
@@ -73,10 +74,13 @@ def settings_of_parts(
 
 
 def weights_digest(model: str) -> str:
-    """16 hex digits over the files of a model folder, so that one that was trained on is another model; a hub id as it is."""
+    """16 hex digits over the files of a model folder, so that one that was trained on is another model; a hub id with its commit.
+
+    Raises ModelError where neither the hub nor the cache has the model.
+    """
     folder = Path(model)
     if not folder.is_dir():
-        return model
+        return f"{model}@{hub_commit(model)}"
     from blake3 import blake3
 
     digest = blake3()

@@ -14,6 +14,7 @@ from rl_cluster.datasets.task import Task
 from rl_cluster.episodes.trajectory import Trajectory
 from rl_cluster.errors import ClusterError, ConfigError
 from rl_cluster.evaluate import EVALUATE, run
+from rl_cluster.evaluation import part_settings
 from rl_cluster.evaluation.kept import KeptPart, KeptParts, Part
 from rl_cluster.evaluation.part_settings import weights_digest
 from rl_cluster.evaluation.players.baseline import Baseline
@@ -188,11 +189,14 @@ def test_load_default_run_name_has_the_time_in_it() -> None:
     assert re.fullmatch(r"evaluation-\d{8}-\d{6}", EVALUATE.load([]).run_name)
 
 
-def test_weights_digest_follows_the_files_and_not_their_place_or_time(tmp_path: Path) -> None:
+def test_weights_digest_follows_the_files_and_not_their_place_or_time(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     for name, weights in (("a", b"1"), ("b", b"1"), ("c", b"2")):
         (tmp_path / name).mkdir()
         (tmp_path / name / "config.json").write_text("{}")
         (tmp_path / name / "model.safetensors").write_bytes(weights)
     digests = [weights_digest(str(tmp_path / name)) for name in "abc"]
     assert digests[0] == digests[1] != digests[2]
-    assert weights_digest("org/model") == "org/model"
+    monkeypatch.setattr(part_settings, "hub_commit", lambda name: "0123")
+    assert weights_digest("org/model") == "org/model@0123"
