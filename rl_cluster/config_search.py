@@ -43,7 +43,7 @@ class VectorConfig(Section):
     build_breadth: Positive
     search_breadth: Positive
     lists: NonNegative
-    probes: Positive
+    probes: NonNegative
     code_bytes: Positive
     refine: Positive
     device: Literal["cpu", "cuda"]

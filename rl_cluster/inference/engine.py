@@ -197,7 +197,9 @@ class InferenceEngine:
         if final is None or not final.finished:
             raise EngineError("vLLM ended a request without a final output.")
         if final.outputs[0].finish_reason not in ("stop", "length"):
-            raise EngineError(f"vLLM ended a request with {final.outputs[0].finish_reason!r} before its reply was whole.")
+            raise EngineError(
+                f"vLLM ended a request with {final.outputs[0].finish_reason!r} before its reply was whole."
+            )
         return self._to_sample(final, arrived, salted_for, adapter)
 
     async def score(self, token_ids: list[int]) -> list[float]:

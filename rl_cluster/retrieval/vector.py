@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Sequence
 from contextlib import contextmanager
+from math import ceil
 from pathlib import Path
 from typing import Any
 
@@ -75,8 +76,8 @@ class VectorIndex:
             allowed[np.fromiter(excluded, np.int64, len(excluded))] = False
         rows = None if allowed is None else np.flatnonzero(allowed)
         total = len(self) if rows is None else len(rows)
-        if self._approximate is not None and total > _FEW_ALLOWED:
-            found = self._propose(query, k, allowed)
+        if self._approximate is not None and total > max(_FEW_ALLOWED, self._walked(k, total)):
+            found = self._propose(query, k, allowed, total)
             if len(found) >= k:
                 return self._scored(query, found, k)
         return self._scored(query, self._nearest(query, k, rows, total), k)
@@ -147,8 +148,16 @@ class VectorIndex:
             return self._gpu.nearest(queries, wanted)
         return faiss.knn(queries, self.embeddings, wanted, faiss.METRIC_INNER_PRODUCT)
 
-    def _propose(self, query: np.ndarray, k: int, allowed: np.ndarray | None) -> np.ndarray:
-        """Positions that the approximate index holds for the nearest; fewer than k where it got lost."""
+    def _breadth(self, k: int, total: int) -> int:
+        """Candidates of a walk over the graph, of which a share of `total` in all documents is allowed."""
+        return ceil(max(self.settings.search_breadth, k * self.settings.refine) * len(self) / total)
+
+    def _walked(self, k: int, total: int) -> int:
+        """The documents that a walk over the graph compares at most; none for lists."""
+        return self._breadth(k, total) * self.settings.links if self.settings.kind == "hnsw" and total else 0
+
+    def _propose(self, query: np.ndarray, k: int, allowed: np.ndarray | None, total: int) -> np.ndarray:
+        """Positions that the approximate index holds for the nearest of the `total` allowed ones; fewer than k where it got lost."""
         settings = self.settings
         wanted = min(len(self), k * settings.refine)
         if self._gpu is not None and allowed is None and wanted <= MOST_RESULTS:
@@ -157,10 +166,11 @@ class VectorIndex:
         bits = None if allowed is None else np.packbits(allowed, bitorder="little")
         selector = None if bits is None else faiss.IDSelectorBitmap(bits)  # pyright: ignore[reportCallIssue]
         if settings.kind == "hnsw":
-            breadth = max(settings.search_breadth, wanted)
+            breadth = self._breadth(k, total)
             parameters = faiss.SearchParametersHNSW(sel=selector, efSearch=breadth)  # pyright: ignore[reportAttributeAccessIssue]
         else:
-            parameters = faiss.SearchParametersIVF(sel=selector, nprobe=settings.probes)  # pyright: ignore[reportCallIssue]
+            probes = settings.probes_of(self._approximate.nlist, total / len(self))
+            parameters = faiss.SearchParametersIVF(sel=selector, nprobe=probes)  # pyright: ignore[reportCallIssue]
         positions = self._approximate.search(query[None], wanted, params=parameters)[1][0]
         return positions[positions >= 0]
 

@@ -17,6 +17,8 @@ from rl_cluster.retrieval.vector_settings import VectorSettings
 
 MOST_RESULTS = 2048
 """What faiss gives to a query on a GPU."""
+MOST_PROBES = 2048
+"""Lists that faiss looks through on a GPU."""
 _BLOCK_ROWS = 65_536
 
 
@@ -46,7 +48,8 @@ class GpuCandidates:
         self._lock = threading.Lock()
         if approximate is not None:
             self._index: Any = faiss.index_cpu_to_gpu(self._resources, 0, approximate)  # pyright: ignore[reportAttributeAccessIssue]
-            self._parameters = faiss.SearchParametersIVF(nprobe=settings.probes)  # pyright: ignore[reportCallIssue]
+            probes = min(settings.probes_of(approximate.nlist), MOST_PROBES)
+            self._parameters = faiss.SearchParametersIVF(nprobe=probes)  # pyright: ignore[reportCallIssue]
             return
         self._index = faiss.GpuIndexFlatIP(self._resources, embeddings.shape[1])  # pyright: ignore[reportAttributeAccessIssue]
         for start in range(0, len(embeddings), _BLOCK_ROWS):

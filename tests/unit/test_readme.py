@@ -65,7 +65,9 @@ def test_readme_settings_exist() -> None:
     checked = 0
     for name in sorted(names):
         section, *rest = name.split(".")
-        if section not in sections or name.startswith("evaluation.drift."):  # the latter are settings of rl_cluster.evaluate
+        if section not in sections or name.startswith(
+            "evaluation.drift."
+        ):  # the latter are settings of rl_cluster.evaluate
             continue
         value: Any = getattr(config, section)
         for part in rest:
