@@ -96,6 +96,45 @@ def test_vector_approximate_finds_nearly_what_flat_does(
     assert _positions(index.search(queries[0], 10, allowed=few)) == _brute_force(rows, queries[0], 10, few)
 
 
+def test_probes_grow_with_the_lists_and_with_what_filters_leave_out() -> None:
+    shipped = VectorSettings("ivf_pq")
+    assert [shipped.probes_of(lists) for lists in (10, 320, 400, 2828)] == [10, 32, 40, 283]
+    assert [shipped.probes_of(2828, share) for share in (0.5, 0.1, 0.02)] == [566, 2828, 2828]
+    assert VectorSettings("ivf_pq", probes=7).probes_of(2828, 0.5) == 14
+
+
+def _mean_recall(index: VectorIndex, rows: np.ndarray, queries: np.ndarray, mask: np.ndarray | None) -> float:
+    found = [set(_positions(index.search(query, 10, allowed=mask))) for query in queries]
+    return float(
+        np.mean([len(set(_brute_force(rows, q, 10, mask)) & a) / 10 for q, a in zip(queries, found, strict=True)])
+    )
+
+
+def test_vector_ivf_pq_with_many_lists_finds_nearly_what_flat_does(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The larger a collection, the more lists share its neighbours; points of few dimensions in no clusters are the hardest."""
+    monkeypatch.setattr("rl_cluster.retrieval.vector_settings._LEAST_PROBES", 8)
+    rng = np.random.default_rng(0)
+    basis = rng.normal(size=(10, DIMENSIONS))
+    rows, queries = (_unit(rng.normal(size=(size, 10)) @ basis) for size in (8000, 60))
+    index = VectorIndex(rows, VectorSettings("ivf_pq", code_bytes=16, lists=800))
+    assert _mean_recall(index, rows, queries, None) >= 0.95
+    fixed = VectorIndex(rows, VectorSettings("ivf_pq", code_bytes=16, lists=800, probes=8), index._approximate)
+    assert _mean_recall(fixed, rows, queries, None) < 0.8
+
+
+@pytest.mark.parametrize("chosen", APPROXIMATE, ids=lambda s: s.kind)
+def test_vector_approximate_with_a_filter_that_leaves_few_finds_nearly_what_flat_does(
+    rows: np.ndarray, queries: np.ndarray, chosen: VectorSettings
+) -> None:
+    """What is allowed lies to one side of the query: most of what is near it is not allowed."""
+    direction = np.random.default_rng(8).normal(size=DIMENSIONS)
+    index = VectorIndex(rows, chosen)
+    for share in (0.13, 0.3):
+        mask = rows @ direction > np.quantile(rows @ direction, 1 - share)
+        assert mask.sum() > 500
+        assert _mean_recall(index, rows, queries, mask) >= 0.95
+
+
 @pytest.mark.parametrize("chosen", APPROXIMATE, ids=lambda s: s.kind)
 def test_vector_approximate_built_twice_is_the_same(tmp_path, rows: np.ndarray, chosen: VectorSettings) -> None:
     files = []
@@ -128,7 +167,7 @@ def test_vector_missing_cut_or_foreign_file_is_refused(tmp_path, rows: np.ndarra
 
 @pytest.mark.parametrize(
     ("values", "word"),
-    [({"kind": "annoy"}, "annoy"), ({"links": 1}, "links"), ({"probes": 0}, "probes"), ({"refine": 0}, "refine")],
+    [({"kind": "annoy"}, "annoy"), ({"links": 1}, "links"), ({"probes": -1}, "probes"), ({"refine": 0}, "refine")],
 )
 def test_vector_settings_out_of_range_are_refused(values: dict, word: str) -> None:
     with pytest.raises(ConfigError, match=word):
