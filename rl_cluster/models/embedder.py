@@ -121,9 +121,9 @@ def _folder_config(folder: Path) -> Mapping[str, Any]:
 class SentenceEmbedder:
     """A sentence-transformers model that is loaded at its first use, once in a process, and may be called from several threads.
 
-    `max_tokens` cuts longer texts; `device`: `cpu` or `cuda`; `commit`: of a hub's model, the newest by default. Raises ModelError where the model is missing, and on first use where
-    it cannot be read; ConfigError where it has fewer positions than `max_tokens` (a hub's on first use), and on first use where
-    there is no such device.
+    `max_tokens` cuts longer texts; `device`: `cpu` or `cuda`; `commit`: of a hub's model, the newest by default. Raises ModelError
+    where the model is missing, and on first use where it cannot be read; ConfigError where it has fewer positions than `max_tokens`
+    (a hub's on first use), and on first use where there is no such device.
     """
 
     def __init__(

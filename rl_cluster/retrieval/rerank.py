@@ -26,8 +26,9 @@ class CrossEncoderReranker:
     """A sentence-transformers cross-encoder that is loaded at its first use, once in a process, and may be called from several
     threads.
 
-    `max_tokens` cuts query and text together; `device`: `cpu` or `cuda`; `commit`: of a hub's model, the newest by default. Raises ModelError at once where `name` is neither a
-    folder nor a hub id, and on first use where the model cannot be read; ConfigError on first use where there is no such device.
+    `max_tokens` cuts query and text together; `device`: `cpu` or `cuda`; `commit`: of a hub's model, the newest by default. Raises
+    ModelError at once where `name` is neither a folder nor a hub id, and on first use where the model cannot be read; ConfigError on
+    first use where there is no such device.
     """
 
     def __init__(

@@ -53,8 +53,8 @@ class IndexCatalog:
     def apply(self, folders: Mapping[str, str], pending: Mapping[str, str] | None = None) -> None:
         """Opens the `folders` (name -> folder) and answers from them; `pending` ones are opened and wait.
 
-        Others are let go. Raises IndexFormatError or ModelError where one cannot be opened or lacks a part, ConfigError where all together do
-        not fit into memory or a GPU is missing; then nothing has changed.
+        Others are let go. Raises IndexFormatError or ModelError where one cannot be opened or lacks a part, ConfigError where all
+        together do not fit into memory or a GPU is missing; then nothing has changed.
         """
         wanted = dict.fromkeys([*folders.values(), *(pending or {}).values()])
         taken = 0

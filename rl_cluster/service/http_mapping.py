@@ -22,7 +22,8 @@ class HttpSearchSettings:
     """`tools`: tool -> template; `hits` and `document`: dotted paths in an answer, empty for all of it.
 
     `fields`: doc_id, text, and where there are any title and score, as dotted paths in a hit and in a document;
-    `max_k`: the most results that the endpoint gives to one search; `document_url` holds {id}; `token_scheme token` is sent as Authorization where `token` is not empty.
+    `max_k`: the most results that the endpoint gives to one search; `document_url` holds {id}; `token_scheme token` is sent as
+    Authorization where `token` is not empty.
     """
 
     kind: str
