@@ -112,6 +112,7 @@ def test_engine_that_recomputes_samples_the_rest_from_the_new_weights_alone(tmp_
         engine = await InferenceEngine.start(replace(settings(folder), kv_on_update="recompute"))
         try:
             reference = Reference(folder)
+            await engine.sample(PROMPT, sampling(24))  # a first request takes longer than the update waits below
             in_flight = [asyncio.ensure_future(engine.sample(PROMPT, sampling(400))) for _ in range(4)]
             await asyncio.sleep(0.3)
             reference.perturb(0.02)

@@ -69,6 +69,7 @@ def test_embedder_that_neither_hub_nor_cache_has_is_one_sentence(hub: Any) -> No
     assert "\n" not in str(caught.value)
 
 
+@pytest.mark.slow
 def test_index_of_a_hub_embedder_is_opened_with_the_commit_of_its_documents(
     tmp_path: Path, hub: Any, loads: list[tuple[str, str | None]]
 ) -> None:
