@@ -6,7 +6,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import sentence_transformers
 from huggingface_hub import constants
 
 from rl_cluster.errors import ModelError
@@ -42,6 +41,8 @@ def hub(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
 @pytest.fixture
 def loads(monkeypatch: pytest.MonkeyPatch) -> list[tuple[str, str | None]]:
     """Source and commit of what is loaded, in place of which comes the bundled model."""
+    import sentence_transformers
+
     found: list[tuple[str, str | None]] = []
     real = sentence_transformers.SentenceTransformer
 

@@ -11,7 +11,6 @@ from typing import Any
 
 import numpy as np
 import pytest
-import sentence_transformers
 
 from rl_cluster.models.cutting import CHARACTERS_PER_TOKEN, beginning
 from rl_cluster.models.embedder import DEFAULT_EMBEDDER, SentenceEmbedder, resolve_embedder
@@ -40,6 +39,8 @@ def model(tmp_path: Path) -> str:
 @pytest.fixture
 def loads(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     """The sources of all models that are loaded."""
+    import sentence_transformers
+
     found: list[str] = []
     real = sentence_transformers.SentenceTransformer
 

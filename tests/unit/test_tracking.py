@@ -5,8 +5,8 @@ from __future__ import annotations
 import logging
 import threading
 from pathlib import Path
+from typing import Any
 
-import mlflow
 import pytest
 
 from rl_cluster.episodes.trajectory import ToolCall, Trajectory, Turn, TurnTimes
@@ -23,6 +23,12 @@ pytestmark = pytest.mark.slow
 def database(tmp_path_factory: pytest.TempPathFactory) -> str:
     """Making the tables takes seconds; the tests share one file and use an experiment each."""
     return f"sqlite:///{tmp_path_factory.mktemp('tracking')}/mlflow.db"
+
+
+def client_of(database: str) -> Any:
+    import mlflow  # takes seconds, which a run of other tests need not wait for
+
+    return mlflow.MlflowClient(database)
 
 
 @pytest.fixture(autouse=True)
@@ -48,7 +54,7 @@ def test_tracker_run_holds_params_metrics_and_artifact(database: str, tmp_path: 
     report.write_text("fine")
     tracker.log_artifact(report)
     assert tracker.finish("FINISHED") == 0
-    client = mlflow.MlflowClient(database)
+    client = client_of(database)
     run = client.get_run(tracker.run_id)
     assert run.info.run_name == "run-1"
     assert run.info.status == "FINISHED"
@@ -64,7 +70,7 @@ def test_tracker_traces_write_failures_first_with_recorded_times(database: str) 
     left = tracker.log_traces(trajectories, step=7, limit=2, decode=lambda ids: " ".join(map(str, ids)))
     assert left == 1
     assert tracker.finish() == 0
-    traces = mlflow.MlflowClient(database).search_traces(locations=[tracker.experiment_id])
+    traces = client_of(database).search_traces(locations=[tracker.experiment_id])
     by_id = {trace.data.spans[0].attributes["trajectory_id"]: trace for trace in traces}
     assert set(by_id) == {"bad", "good-0"}
     assert by_id["bad"].info.tags["outcome"] == "turn_limit"
@@ -90,7 +96,7 @@ def test_tracker_resumed_goes_on_in_its_run(database: str) -> None:
     assert first.finish("KILLED") == 0
     again = Tracker(database, "resumed", "run", {"max_steps": 3}, resume=first.run_id)
     again.log_metrics({"reward": 0.2}, 2)
-    client = mlflow.MlflowClient(database)
+    client = client_of(database)
     assert client.get_run(first.run_id).info.status == "RUNNING"
     assert again.finish() == 0
     run = client.get_run(first.run_id)
@@ -103,7 +109,7 @@ def test_tracker_resumed_goes_on_in_its_run(database: str) -> None:
 def test_tracker_resumed_without_its_run_begins_a_new_one(database: str) -> None:
     tracker = Tracker(database, "resumed", "run", {"max_steps": 3}, resume="0" * 32)
     assert tracker.finish() == 0
-    assert mlflow.MlflowClient(database).get_run(tracker.run_id).data.params == {"max_steps": "3"}
+    assert client_of(database).get_run(tracker.run_id).data.params == {"max_steps": "3"}
 
 
 def test_tracker_file_with_a_secret_is_refused_and_counted(
@@ -118,7 +124,7 @@ def test_tracker_file_with_a_secret_is_refused_and_counted(
         assert tracker.finish() == 1
     assert "leak.txt contains the value of a secret" in caplog.text
     assert SECRET not in caplog.text
-    assert mlflow.MlflowClient(database).list_artifacts(tracker.run_id) == []
+    assert client_of(database).list_artifacts(tracker.run_id) == []
     assert SECRET.encode() not in Path(database.removeprefix("sqlite:///")).read_bytes()
 
 
@@ -137,7 +143,7 @@ def test_tracker_failing_store_is_counted_and_raises_nothing(
         assert tracker.finish("FAILED") >= 9
     assert caplog.text.count("disk full") == 5
     assert SECRET not in caplog.text
-    assert mlflow.MlflowClient(database).get_run(tracker.run_id).info.status == "FAILED"
+    assert client_of(database).get_run(tracker.run_id).info.status == "FAILED"
 
 
 def test_tracker_trace_that_mlflow_loses_silently_is_counted(database: str, monkeypatch: pytest.MonkeyPatch) -> None:
