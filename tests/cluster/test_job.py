@@ -135,23 +135,24 @@ def test_job_killed_between_checkpoints_loses_no_group_and_says_what_is_made_aga
         output,
         tiny_model,
         small_tables,
-        "training.max_steps=4",
-        "training.save_every=2",
+        "training.max_steps=8",
+        "training.save_every=4",
         "staleness.max_steps_off_policy=1",
     )
     coordinator, result = start(config)
-    wait_for_event(coordinator, result, lambda event: event["kind"] == "step" and event["step"] == 3, 240)
+    # Several steps before the next checkpoint, so that it is not there yet when the kill arrives.
+    wait_for_event(coordinator, result, lambda event: event["kind"] == "step" and event["step"] == 5, 240)
     ray.kill(coordinator, no_restart=True)
 
     coordinator, result = start(config)
     report: Any = ray.get(result, timeout=300)
     texts = [event.get("text", "") for event in events(coordinator)]
     ray.kill(coordinator)
-    assert any("resumed at step 2" in text for text in texts)
-    assert any(text.startswith("steps 3 to ") and text.endswith("are made again") for text in texts)
-    assert report["steps"] == 4
-    trained = read_state(checkpoint_folder(output / "checkpoints", 4))["queue"]["ledger"]["trained"]
-    assert sorted(trained.values()) == [1, 1, 2, 2, 3, 3, 4, 4]
+    assert any("resumed at step 4" in text for text in texts)
+    assert any(text.startswith("steps 5 to ") and text.endswith("are made again") for text in texts)
+    assert report["steps"] == 8
+    trained = read_state(checkpoint_folder(output / "checkpoints", 8))["queue"]["ledger"]["trained"]
+    assert sorted(trained.values()) == sorted([*range(1, 9)] * 2)
     (tracked,) = tracked_runs(tmp_path)
     assert tracked.info.status == "FINISHED"
     assert tracked.data.metrics["training/redone_steps"] >= 1
@@ -195,6 +196,7 @@ def test_job_synchronous_over_two_corpora_with_worker_and_search_killed_replaces
             "staleness.max_steps_off_policy=0",
             "tracking=none",
             "warmup=judgements",
+            "rollout.sampling_max_tokens=64",  # a demonstration has the whole question as its query
         )
     )
     wait_for_event(coordinator, result, lambda event: event["kind"] == "step", 240)
