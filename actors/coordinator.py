@@ -150,7 +150,8 @@ class Coordinator:
         for warning in warnings_of(config):
             self.log.say(f"warning: {warning}")
         await check_shared_folder(self.learner, self.output, config.learner.zero_stage > 0)
-        self.tracker.decode = await asyncio.to_thread(decoder, model_path)
+        if config.tracking.enabled and config.tracking.traces_per_step:
+            self.tracker.decode = await asyncio.to_thread(decoder, model_path)
         self.clients = open_search(search_access(config))
         strategy = NodeAffinitySchedulingStrategy(self.learner.node_id, soft=False)
         self.sync = WeightSync.options(scheduling_strategy=strategy).remote()

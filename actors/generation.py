@@ -125,13 +125,19 @@ class Generation:
     async def _give_up_stragglers(self) -> None:
         limit = self.config.training.straggler_timeout_s
         for group_id in self._urgent():
-            flight = self.in_flight[group_id]
-            if flight.task is None or not flight.playing or time.monotonic() - flight.started <= limit:
+            flight = self.in_flight.get(group_id)  # it may have ended while another was given up
+            if (
+                flight is None
+                or flight.task is None
+                or not flight.playing
+                or time.monotonic() - flight.started <= limit
+            ):
                 continue
             flight.task.cancel()
             await asyncio.gather(flight.task, return_exceptions=True)
             if flight.task.cancelled():
-                self._drop(group_id, DropReason.STRAGGLER, f"it took over training.straggler_timeout_s={limit:g} s")
+                why = f"it took over training.straggler_timeout_s={limit:g} s"
+                self._lose(group_id, DropReason.STRAGGLER, [DropReason.STRAGGLER.value], why)
 
     async def _generate(self) -> None:
         """Starts groups as fast as the staleness bound and the workers allow."""
@@ -190,9 +196,12 @@ class Generation:
                 self.tracker.count(f"infrastructure/{played.outcome.value}")
             if len(usable) < 2:
                 first = lost[0]
-                self._lose(group_id, DropReason.INFRASTRUCTURE, lost, f"{first.outcome.value}: {first.error}")
+                why = f"{first.outcome.value}: {first.error}"
+                self._lose(group_id, DropReason.INFRASTRUCTURE, [played.outcome.value for played in lost], why)
             elif not any(played.num_sampled for played in usable):
-                self._lose(group_id, DropReason.NO_TOKENS, usable, NO_TOKENS)
+                named = ", ".join(played.trajectory_id for played in usable[:3])
+                outcomes = [played.outcome.value for played in usable]
+                self._lose(group_id, DropReason.NO_TOKENS, outcomes, f"trajectories {named}: {NO_TOKENS}")
             else:
                 self.lost_in_a_row = 0
                 self.lost.clear()
@@ -212,19 +221,15 @@ class Generation:
         for place, played in enumerate(group):
             played.left_out = place not in chosen
 
-    def _drop(self, group_id: str, reason: DropReason, why: str) -> None:
+    def _lose(self, group_id: str, reason: DropReason, outcomes: list[str], why: str) -> None:
+        """Drops a group of which nothing can be trained. Raises when that happens to group after group."""
         self.queue.ledger.drop(group_id, reason)
         self.log.say(f"group {group_id} is dropped: {why}")
-
-    def _lose(self, group_id: str, reason: DropReason, episodes: list[Trajectory], why: str) -> None:
-        """Drops a group of which nothing can be trained. Raises when that happens to group after group."""
-        self._drop(group_id, reason, why)
         self.lost_in_a_row += 1
-        self.lost.update(played.outcome.value for played in episodes)
+        self.lost.update(outcomes)
         # All that can be open twice over: a service that restarts loses what is open once.
         if self.lost_in_a_row < 2 * self.policy.max_open_groups:
             return
-        outcomes = ", ".join(f"{count} {outcome}" for outcome, count in self.lost.most_common())
-        named = ", ".join(played.trajectory_id for played in episodes[:3])
-        message = f"{self.lost_in_a_row} groups in a row gave nothing to train on ({outcomes}; trajectories {named}, ...): {why}"
+        counted = ", ".join(f"{count} {outcome}" for outcome, count in self.lost.most_common())
+        message = f"{self.lost_in_a_row} groups in a row gave nothing to train on ({counted}): {why}"
         raise LearnerError(message) if reason is DropReason.NO_TOKENS else ClusterError(message)

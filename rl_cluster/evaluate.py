@@ -228,13 +228,13 @@ def _index_settings(config: EvaluateConfig, systems: Mapping[str, SystemConfig],
     """With the parts that some system reads, and no others: building vectors takes the longest."""
     from dataclasses import replace
 
-    from rl_cluster.evaluation.world import index_parts
     from rl_cluster.retrieval.settings import settings_from_config
+    from rl_cluster.service.values import open_parts
 
     tools = {system.tool for system in systems.values() if isinstance(system, BaselineConfig)}
     if any(not isinstance(system, BaselineConfig) for system in systems.values()):
         tools |= set(config.environment.tools)
-    parts = index_parts(sorted(tools))
+    parts = open_parts(tools)
     if "vector" in parts:
         from transformers.utils import logging as transformers_logging
 

@@ -51,7 +51,7 @@ class FileRegistry:
     def _import_own(self, name: str) -> ModuleType:
         try:
             return importlib.import_module(name)
-        except ImportError as error:
+        except Exception as error:  # the user's own code may raise anything
             raise ConfigError(
-                f"{self._setting}={name!r} cannot be imported ({error}); put the module into the folder that is submitted, or install it."
+                f"{self._setting}={name!r} cannot be imported ({type(error).__name__}: {error}); put the module into the folder that is submitted, or install it."
             ) from error

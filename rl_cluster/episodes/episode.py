@@ -12,6 +12,8 @@ import uuid
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 
+import numpy as np
+
 from rl_cluster.datasets.task import Task
 from rl_cluster.episodes.environment import Environment
 from rl_cluster.episodes.formats.base import ToolFormat
@@ -89,8 +91,10 @@ def _rewards(reward: Reward, task: Task, trajectory: Trajectory) -> Rewards:
         rewards = reward(task, trajectory)
     except Exception as error:
         raise RewardError(f"{where} raised {type(error).__name__}: {error}; mend the function.") from error
-    values = [rewards.components.get("reward", math.nan), *(rewards.by_turn or [])]
-    if not all(math.isfinite(value) for value in values):
+    if not isinstance(rewards, Rewards):
+        raise RewardError(f"{where} gave {rewards!r}; return a rl_cluster.rewards.Rewards.")
+    values = [rewards.components.get("reward"), *(rewards.by_turn or [])]
+    if not all(isinstance(value, int | float | np.number) and math.isfinite(value) for value in values):
         raise RewardError(f"{where} gave {rewards}; it needs a component 'reward', and finite numbers.")
     if rewards.by_turn is not None and len(rewards.by_turn) != len(trajectory.turns):
         raise RewardError(

@@ -78,15 +78,15 @@ class KeptParts:
             )
         for path in found:
             part = expected[path]
-            content = _content(path)
-            before, now = content["settings"], _as_json(self.settings[part])
+            before, kept = _read(path)
+            now = _as_json(self.settings[part])
             for name in sorted(before.keys() | now.keys()):
                 if before.get(name) != now.get(name):
                     raise ConfigError(
                         f"{path} was made with {name}={before.get(name)}, this evaluation asks for {now.get(name)}; continue with the "
                         f"former, or {mend}."
                     )
-            self._lost[part] = len(_part(content).lost)
+            self._lost[part] = len(kept.lost)
 
     @property
     def summary(self) -> str:
@@ -103,7 +103,7 @@ class KeptParts:
 
     def read(self, part: Part) -> KeptPart | None:
         """None where the part is not on disk."""
-        return _part(_content(self.path(part))) if part in self._lost else None
+        return _read(self.path(part))[1] if part in self._lost else None
 
     def write(self, part: Part, kept: KeptPart) -> None:
         """Returns when the part is on disk, in place of a former one."""
@@ -117,17 +117,13 @@ class KeptParts:
         return self.folder / world / part.system / f"{quote(part.dataset, safe=' ')}.json"
 
 
-def _content(path: Path) -> dict[str, Any]:
+def _read(path: Path) -> tuple[dict[str, Any], KeptPart]:
+    """The settings that a part was made with, and the part."""
     try:
         content = json.loads(path.read_text(encoding="utf-8"))
-        _part(content)
-        return {**content, "settings": dict(content["settings"])}
+        return dict(content["settings"]), msgspec.convert(dict(content), KeptPart)
     except (OSError, ValueError, KeyError, TypeError, msgspec.ValidationError) as error:
         raise ConfigError(f"{path} cannot be read ({error}); remove it to play this part again.") from error
-
-
-def _part(content: Mapping[str, Any]) -> KeptPart:
-    return msgspec.convert(dict(content), KeptPart)
 
 
 def _as_json(settings: Mapping[str, Any]) -> dict[str, Any]:

@@ -22,11 +22,12 @@ from rl_cluster.evaluation.settings import (
     ModelSystemConfig,
     SystemConfig,
 )
-from rl_cluster.evaluation.world import QuestionSet, index_parts
+from rl_cluster.evaluation.world import QuestionSet
 from rl_cluster.models.embedder import embedder_digest
 from rl_cluster.models.hub import hub_commit
 from rl_cluster.retrieval.corpus import Corpus
 from rl_cluster.retrieval.settings import IndexSettings
+from rl_cluster.service.values import open_parts
 
 _ENVIRONMENT = ("max_turns", "k", "max_k", "tools", "filter_fields")
 _ROLLOUT = ("sampling_max_tokens", "max_sequence_length", "sampling_top_p")
@@ -63,7 +64,7 @@ def settings_of_parts(
             own["cluster.device"] = config.cluster.device
             own |= {f"rollout.{key}": getattr(config.rollout, key) for key in _ROLLOUT}
         tools = [system.tool] if isinstance(system, BaselineConfig) else config.environment.tools
-        if "vector" in index_parts(tools):
+        if "vector" in open_parts(tools):
             own["search.embedder_weights"] = embedder_digest(index.embedder)
         if isinstance(system, ModelSystemConfig | EndpointConfig):
             own["temperature"] = config.temperature

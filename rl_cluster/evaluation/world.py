@@ -15,7 +15,7 @@ from rl_cluster.datasets.tables import check_tasks
 from rl_cluster.datasets.task import Task
 from rl_cluster.environments.hits import FoundDocument
 from rl_cluster.environments.search import SearchEnvironment, SearchEnvironmentSettings
-from rl_cluster.environments.search_tools import READ_TOOL, ReadPart
+from rl_cluster.environments.search_tools import ReadPart
 from rl_cluster.episodes.environment import StepResult
 from rl_cluster.episodes.formats.base import ParsedReply, ToolFormat
 from rl_cluster.episodes.trajectory import ToolCall
@@ -26,14 +26,9 @@ from rl_cluster.retrieval.devices import Devices
 from rl_cluster.retrieval.index import SearchIndex
 from rl_cluster.retrieval.memory import check_open, open_bytes
 from rl_cluster.retrieval.settings import IndexSettings
+from rl_cluster.service.values import SEARCH_TOOLS
 
 _Answer = TypeVar("_Answer")
-TOOL_PARTS = {
-    "bm25_search": ("lexical", ("lexical",)),
-    "vector_search": ("vector", ("vector",)),
-    "hybrid_search": ("hybrid", ("lexical", "vector")),
-}
-"""Tool -> (its name at the index, the parts of the index that it reads)."""
 
 
 @dataclass(frozen=True)
@@ -130,12 +125,6 @@ def check_filters(
             )
 
 
-def index_parts(tools: Sequence[str]) -> tuple[str, ...]:
-    """The parts of an index that these tools read."""
-    wanted = {part for tool in tools if tool != READ_TOOL for part in TOOL_PARTS[tool][1]}
-    return tuple(part for part in ("lexical", "vector") if part in wanted)
-
-
 class IndexSearch:
     """Asks an index in this process; see `drift.base.EvaluationSearch`. Raises ToolTimeoutError after `timeout_s`."""
 
@@ -155,9 +144,9 @@ class IndexSearch:
         filters: Mapping[str, Any] | None = None,
         snippets: bool = True,
     ) -> list[FoundDocument]:
-        if tool not in TOOL_PARTS:
-            raise SearchRequestError(f"There is no tool {tool!r}; use one of {', '.join(TOOL_PARTS)}.")
-        name = TOOL_PARTS[tool][0]
+        if tool not in SEARCH_TOOLS:
+            raise SearchRequestError(f"There is no tool {tool!r}; use one of {', '.join(SEARCH_TOOLS)}.")
+        name = SEARCH_TOOLS[tool]
         both = {**(filters or {}), **(self.filters or {})} or None
         if snippets:
             hits = await self._in_time(self.index.search, name, query, k, excluded, both)

@@ -8,17 +8,14 @@ from collections.abc import Sequence
 def most_varied(rewards: Sequence[float], count: int) -> list[int]:
     """The places, ascending, of the `count` rewards whose variance is largest (PODS, 2504.13818).
 
-    They are always the lowest and the highest of all in some proportion; of equal rewards the earlier are taken.
+    They are always the lowest and the highest of all in some proportion.
     """
-    if count >= len(rewards):
-        return list(range(len(rewards)))
+    count = min(count, len(rewards))
     order = sorted(range(len(rewards)), key=lambda place: rewards[place])
-    high = sorted(range(len(rewards)), key=lambda place: -rewards[place])
     best: list[int] = []
     largest = -1.0
-    for lowest in range(count + 1):
-        chosen = order[:lowest]
-        chosen += [place for place in high if place not in chosen][: count - lowest]
+    for lowest in range(count, -1, -1):
+        chosen = order[:lowest] + order[len(order) - (count - lowest) :]
         values = [rewards[place] for place in chosen]
         mean = sum(values) / count
         variance = sum((value - mean) ** 2 for value in values) / count

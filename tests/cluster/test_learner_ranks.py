@@ -214,6 +214,8 @@ def test_export_checkpoint_of_two_ranks_is_the_model_they_hold(
     from rl_cluster.learning.checkpoint_export import export_checkpoint
 
     held, _ = processes.call(DEADLINE_S, save_both, model, stage, lora, tmp_path / "c")
+    # What makes a checkpoint of the run whole, see rl_cluster.learning.checkpoint.
+    assert len(list((tmp_path / "c" / "learner").glob("*optim_states.pt"))) == 2
     (tmp_path / "out").mkdir()
     export_checkpoint(tmp_path / "c", tmp_path / "out")
     exported = load_file(tmp_path / "out" / "model.safetensors")

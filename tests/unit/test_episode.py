@@ -297,12 +297,14 @@ def test_episode_infrastructure_failure_has_no_reward(run: Run, failure: Excepti
     [
         (TimeoutError("the judge is slow"), "raised TimeoutError: the judge is slow; mend"),
         (Rewards({"reward": math.nan}), "gave .* needs a component 'reward', and finite numbers"),
+        (Rewards({"reward": None}), "gave .* needs a component 'reward', and finite numbers"),  # type: ignore[dict-item]
+        (0.5, r"gave 0\.5; return a rl_cluster\.rewards\.Rewards\."),
         (Rewards({"ndcg@10": 1.0}), "gave .* needs a component 'reward', and finite numbers"),
         (Rewards({"reward": 1.0}, by_turn=[math.inf, 0.0]), "gave .* needs a component 'reward', and finite numbers"),
         (Rewards({"reward": 1.0}, by_turn=[1.0]), "gave 1 by_turn for 2 turns"),
     ],
 )
-def test_episode_reward_function_in_error_ends_the_run(run: Run, rewards: Rewards | Exception, problem: str) -> None:
+def test_episode_reward_function_in_error_ends_the_run(run: Run, rewards: Any, problem: str) -> None:
     """It is a mistake in the function: neither an infrastructure failure that is tried again, nor a NaN that is trained."""
 
     def reward(task: Task, trajectory: Trajectory) -> Rewards:

@@ -194,6 +194,18 @@ def test_generation_straggler_is_cancelled_and_its_place_taken(tmp_path: Path, l
     assert any("it took over training.straggler_timeout_s=0.3 s" in text for text in run.texts)
 
 
+def test_generation_stragglers_alone_end_the_run(tmp_path: Path) -> None:
+    """An engine that hangs answers its heartbeats; groups that end while others are given up are no error."""
+
+    async def play(worker: Worker, group_id: str, size: int) -> list[Trajectory]:
+        await asyncio.Event().wait()
+        raise AssertionError
+
+    run = Run(tmp_path, [Worker(play)], "staleness.max_steps_off_policy=0", "training.straggler_timeout_s=0.1")
+    with pytest.raises(ClusterError, match=r"^4 groups in a row .* \(4 straggler\): it took over training"):
+        asyncio.run(run.steps())
+
+
 def fail(outcome: Outcome, tokens: int) -> Play:
     async def play(worker: Worker, group_id: str, size: int) -> list[Trajectory]:
         await asyncio.sleep(0.001)
@@ -208,9 +220,13 @@ def fail(outcome: Outcome, tokens: int) -> Play:
         (
             Outcome.TOOL_UNAVAILABLE,
             ClusterError,
-            r"^8 groups in a row .* \(16 tool_unavailable; .*: tool_unavailable: why",
+            r"^8 groups in a row .* \(16 tool_unavailable\): tool_unavailable: why",
         ),
-        (Outcome.SEQUENCE_LIMIT, LearnerError, r"^8 groups in a row .* \(16 sequence_limit; .*no reply was sampled"),
+        (
+            Outcome.SEQUENCE_LIMIT,
+            LearnerError,
+            r"^8 groups in a row .* \(16 sequence_limit\): trajectories 0:t.*no reply was sampled",
+        ),
     ],
 )
 def test_generation_group_after_group_lost_ends_the_run(

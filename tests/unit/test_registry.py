@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from pathlib import Path
 
 import pytest
@@ -21,6 +22,8 @@ def own_module(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     package.mkdir()
     (package / "__init__.py").touch()
     monkeypatch.syspath_prepend(str(tmp_path))
+    for name in ("own_algorithms", "own_algorithms.halved"):  # those of other tests
+        monkeypatch.delitem(sys.modules, name, raising=False)
     return package / "halved.py"
 
 
@@ -54,6 +57,14 @@ def test_registry_own_module_missing_is_refused(own_module: Path) -> None:
         ConfigError, match=r"^environment\.reward='own_algorithms\.absent' cannot be imported .*submitted"
     ):
         get_reward("own_algorithms.absent")
+
+
+def test_registry_own_module_in_error_is_refused(own_module: Path) -> None:
+    own_module.write_text("def reward(task, trajectory:\n", encoding="utf-8")
+    with pytest.raises(
+        ConfigError, match=r"^environment\.reward='own_algorithms\.halved' cannot be imported \(SyntaxError"
+    ):
+        get_reward("own_algorithms.halved")
 
 
 def test_registry_own_module_without_function_is_refused(own_module: Path) -> None:

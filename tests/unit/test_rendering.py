@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 from dataclasses import dataclass
+from datetime import datetime
 from typing import Any
 
 import pytest
@@ -139,7 +140,8 @@ def test_chat_renderer_template_with_chance_or_clock_is_a_model_error(tokenizer:
 def test_chat_renderer_template_with_the_date_is_taken(tokenizer: Any) -> None:
     dated = copy.deepcopy(tokenizer)
     dated.chat_template = "{{ strftime_now('%d %b %Y') }}" + tokenizer.chat_template
-    ChatRenderer(dated, "user", False)
+    prompt = ChatRenderer(dated, "user", False).first_prompt("system", QUESTION, [])
+    assert str(datetime.now().year) in dated.decode(prompt)
 
 
 def test_first_prompt_is_the_conversation_rendered_at_once(family: Family) -> None:
