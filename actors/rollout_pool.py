@@ -91,6 +91,8 @@ class RolloutPool:
             await within(deadline, actor.start.remote())
             worker.health.on_started(time.monotonic(), incarnation)
             publication = await within(deadline, self._apply_newest(actor, deadline))
+        except DeadlineError:
+            raise
         except TimeoutError as error:
             raise DeadlineError(
                 f"{worker.worker_id} did not start within rollout.start_timeout_s={deadline:.0f} s; is its node alive, and "

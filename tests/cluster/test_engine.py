@@ -12,7 +12,7 @@ import pytest
 
 from rl_cluster.errors import DigestMismatchError, EngineError, ProbeMismatchError
 from rl_cluster.inference.engine import EngineSettings, InferenceEngine
-from rl_cluster.inference.sampling import SamplingSettings
+from rl_cluster.inference.sampling import Sample, SamplingSettings
 from rl_cluster.learning.weight_version import Probe, WeightVersion, tensor_digest
 from tests.helpers.tiny_models import write_tiny_model
 
@@ -63,6 +63,17 @@ def run(coroutine: Coroutine[Any, Any, None]) -> None:
     asyncio.run(coroutine)
 
 
+async def samples_of_an_update_in_flight(engine: InferenceEngine, reference: Reference, folder: Path) -> list[Sample]:
+    """Long replies that were under way while version 1 was loaded, by an engine that has sampled before: a first request would
+    take longer than the update waits."""
+    in_flight = [asyncio.ensure_future(engine.sample(PROMPT, sampling(400))) for _ in range(4)]
+    await asyncio.sleep(0.3)
+    reference.perturb(0.02)
+    weights = reference.snapshot(1, folder / "v1.safetensors")
+    await engine.update(weights, lambda: engine.deliver_file(weights, weights.path))
+    return list(await asyncio.gather(*in_flight))
+
+
 @pytest.mark.parametrize("family", ["qwen3", "llama"])
 def test_engine_updated_in_flight_keeps_requests_and_proves_weights(family: str, tmp_path: Path) -> None:
     folder = write_tiny_model(family, tmp_path / "model")
@@ -77,12 +88,7 @@ def test_engine_updated_in_flight_keeps_requests_and_proves_weights(family: str,
             assert first.logprobs == pytest.approx(expected, abs=1e-3)
 
             greedy_before = (await engine.sample(PROMPT, sampling(16, 0.0))).token_ids
-            in_flight = [asyncio.ensure_future(engine.sample(PROMPT, sampling(400))) for _ in range(4)]
-            await asyncio.sleep(0.3)
-            reference.perturb(0.02)
-            weights = reference.snapshot(1, tmp_path / "v1.safetensors")
-            await engine.update(weights, lambda: engine.deliver_file(weights, weights.path))
-            for sample in await asyncio.gather(*in_flight):
+            for sample in await samples_of_an_update_in_flight(engine, reference, tmp_path):
                 assert len(sample.token_ids) == len(sample.logprobs) == len(sample.weight_versions) == 400
                 assert set(sample.weight_versions) == {0, 1}
                 assert sample.weight_versions == sorted(sample.weight_versions)
@@ -112,13 +118,8 @@ def test_engine_that_recomputes_samples_the_rest_from_the_new_weights_alone(tmp_
         engine = await InferenceEngine.start(replace(settings(folder), kv_on_update="recompute"))
         try:
             reference = Reference(folder)
-            await engine.sample(PROMPT, sampling(24))  # a first request takes longer than the update waits below
-            in_flight = [asyncio.ensure_future(engine.sample(PROMPT, sampling(400))) for _ in range(4)]
-            await asyncio.sleep(0.3)
-            reference.perturb(0.02)
-            weights = reference.snapshot(1, tmp_path / "v1.safetensors")
-            await engine.update(weights, lambda: engine.deliver_file(weights, weights.path))
-            for sample in await asyncio.gather(*in_flight):
+            await engine.sample(PROMPT, sampling(24))
+            for sample in await samples_of_an_update_in_flight(engine, reference, tmp_path):
                 assert set(sample.weight_versions) == {0, 1}
                 assert sample.mixed_cache_tokens == 0
                 changed = sample.weight_versions.index(1)
