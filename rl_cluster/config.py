@@ -62,6 +62,9 @@ class RolloutConfig(Section):
     max_restarts: NonNegative
 
 
+UNCLIPPED = ("importance_sampling", "policy_gradient")
+
+
 class LossConfig(Section):
     """`max_episode_tokens`: what `aggregation=const` divides by beside the episodes; null for max_turns replies of
     sampling_max_tokens."""
@@ -83,6 +86,11 @@ class LossConfig(Section):
             raise ValueError(
                 f"clip_low={self.clip_low} and clip_high={self.clip_high} leave no room for the ratio 1 of an unchanged policy; both are "
                 "absolute ratios: write 0.8 and 1.28 for what others call 0.2 and 0.28"
+            )
+        if self.name in UNCLIPPED and (self.clip_low > 0 or self.clip_high < 1e9):
+            raise ValueError(
+                f"clip_low={self.clip_low} and clip_high={self.clip_high} are not read by {self.name}, which does not clip; choose it by "
+                f"algorithm/loss={self.name}, or a loss that clips"
             )
         if self.dual_clip is not None and self.name != "ppo":
             raise ValueError(f"dual_clip={self.dual_clip} is read by ppo only, not by {self.name}; leave it out")

@@ -37,6 +37,10 @@ class IndexBuildError(RLClusterError, OSError):
     """A search index cannot be written: the disk is full, or the folder may not be written to."""
 
 
+class OutputError(RLClusterError, OSError):
+    """A result cannot be written: the disk is full, or the folder may not be written to. What was written before stays."""
+
+
 class SearchRequestError(RLClusterError, ValueError):
     """A search request is malformed (empty query, k out of range, unknown tool, index or field): the caller's fault, never retried."""
 

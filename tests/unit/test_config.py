@@ -441,6 +441,15 @@ def test_load_config_dual_clip_beside_another_loss_is_refused() -> None:
     assert load_config(["algorithm.loss.dual_clip=3.0"]).algorithm.loss.dual_clip == 3.0
 
 
+def test_load_config_clip_bounds_beside_a_loss_that_does_not_clip_are_refused() -> None:
+    assert "clip_low=0.8 and clip_high=1.2 are not read by importance_sampling" in refusal(
+        "algorithm/loss=ppo", "algorithm.loss.name=importance_sampling"
+    )
+    assert "clip_high=2.0 are not read by policy_gradient" in refusal(
+        "algorithm/loss=policy_gradient", "algorithm.loss.clip_high=2.0"
+    )
+
+
 def test_load_config_group_over_the_concurrency_is_refused() -> None:
     over = "training.group_size=33"
     assert "training.group_size=33 is over rollout.rollout_max_concurrency=32" in refusal(over)

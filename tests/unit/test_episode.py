@@ -13,12 +13,7 @@ import pytest
 
 from rl_cluster.datasets.task import Task
 from rl_cluster.environments.hits import FoundDocument, format_documents
-from rl_cluster.environments.search import (
-    SearchEnvironment,
-    SearchEnvironmentSettings,
-    read_ranking,
-    write_ranking,
-)
+from rl_cluster.environments.search import SearchEnvironment, SearchEnvironmentSettings
 from rl_cluster.environments.search_tools import ReadPart
 from rl_cluster.episodes.demonstrations import demonstrate
 from rl_cluster.episodes.episode import EpisodeLimits, EpisodeParts, run_episode
@@ -409,43 +404,6 @@ def test_episode_ranking_is_limited_to_ten(run: Run) -> None:
     trajectory, _ = run("answer: " + " ".join(f"z{i}" for i in range(12)) + " d1")
     assert trajectory.ranking == [f"z{i}" for i in range(10)]
     assert trajectory.reward == 0.0
-
-
-@pytest.mark.parametrize(
-    ("answer", "ranking"),
-    [
-        ("d1 d2", ["d1", "d2"]),
-        ("d1, d2;d3", ["d1", "d2", "d3"]),
-        ('["d1", "d2"]', ["d1", "d2"]),
-        ("d1 d1 d2", ["d1", "d1", "d2"]),
-        ("`d1`. (d2).", ["d1", "d2"]),
-        ("kb/page-1:2", ["kb/page-1:2"]),
-        ("  ", []),
-    ],
-)
-def test_read_ranking_usual_spellings_are_read(answer: str, ranking: list[str]) -> None:
-    assert read_ranking(answer) == ranking
-
-
-@pytest.mark.parametrize(
-    ("answer", "ranking"),
-    [
-        ("enwiki:Barack Obama, enwiki:Ohio", ["enwiki:Barack Obama", "enwiki:Ohio"]),
-        ("enwiki:Ohio enwiki:Barack Obama Sr. d1", ["enwiki:Ohio", "enwiki:Barack Obama Sr.", "d1"]),
-        ("['enwiki:Barack Obama'; enwiki:Pump (film)].", ["enwiki:Barack Obama", "enwiki:Pump (film)"]),
-        ("enwiki:Barack Obamas", ["enwiki:Barack", "Obamas"]),
-        ("enwiki:Michelle Obama", ["enwiki:Michelle", "Obama"]),
-        ("", []),
-    ],
-)
-def test_read_ranking_ids_with_blanks_are_read_where_they_were_shown(answer: str, ranking: list[str]) -> None:
-    shown = ["enwiki:Barack Obama", "enwiki:Barack Obama Sr.", "enwiki:Pump (film)", "enwiki:Ohio"]
-    assert read_ranking(answer, shown) == ranking
-
-
-@pytest.mark.parametrize("ranking", [["d1", "d2"], ["enwiki:Barack Obama", "d2"], ["a,b", "c;d", "e."]])
-def test_write_ranking_is_read_back(ranking: list[str]) -> None:
-    assert read_ranking(write_ranking(ranking), ranking) == ranking
 
 
 def test_episode_id_with_blanks_can_be_handed_in(run: Run) -> None:
