@@ -63,7 +63,14 @@ def prepare(config: PrepareConfig, progress: PreparationProgress) -> dict[str, A
     """Writes the prepared folder `config.out`, whole or not at all, and returns its manifest. Raises DataError, ConfigError."""
     out = Path(config.out).expanduser().absolute()
     others = tuple(Path(other).expanduser() for other in config.compare_with)
-    options = Options(config.validation_fraction, config.test_fraction, config.tasks_only, others)
+    options = Options(
+        config.validation_fraction,
+        config.test_fraction,
+        config.tasks_only,
+        others,
+        answer_documents=config.answer_documents,
+        documents=Path(config.documents).expanduser() if config.documents is not None else None,
+    )
     with workspace(out) as (parts, result):
         if "sets" in config.dataset:
             mixture = check_settings(MixtureSettings, config.dataset, "dataset.")

@@ -55,8 +55,8 @@ class CorpusWriter:
             self._end_row_group()
         self._writer.close()
 
-    def add(self, corpus: str, document: Document, place: tuple[str, int]) -> None:
-        """Raises DataError for an id that is blank, or stood before with another text; `place` is the document's file and row."""
+    def add(self, corpus: str, document: Document, place: tuple[str, int]) -> str:
+        """Returns the id that the corpus has it under. Raises DataError for an id that is blank, or stood before with another text; `place` is the document's file and row."""
         seen = self._seen.setdefault(corpus, {})
         doc_id = document_id(document.doc_id)
         at = f"{place[0]}: row {place[1]}: the document id {limited(repr(document.doc_id), 80)}"
@@ -70,7 +70,7 @@ class CorpusWriter:
             if before != content:
                 raise DataError(f"{at} stands before with another text; make ids unique.")
             self._report.merge("documents that stand twice")
-            return
+            return doc_id
         seen[doc_id] = content
         self.counts[corpus] += 1
         metadata = json.dumps(document.metadata, ensure_ascii=False, sort_keys=True) if document.metadata else "{}"
@@ -78,6 +78,7 @@ class CorpusWriter:
         self._characters += len(document.text) + len(document.title) + len(metadata)
         if len(self._rows) == _BATCH_ROWS or self._characters > _BATCH_CHARACTERS:
             self._end_batch()
+        return doc_id
 
     def ids(self, corpus: str) -> dict[str, int]:
         """The ids of a corpus, as the keys of a mapping."""

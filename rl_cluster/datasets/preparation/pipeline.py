@@ -4,22 +4,24 @@ from __future__ import annotations
 
 import json
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from rl_cluster.datasets.converters import get_converter
+from rl_cluster.datasets.preparation.answer_matching import AnswerMatcher
 from rl_cluster.datasets.preparation.converter import Card, ConverterSettings, Draft
 from rl_cluster.datasets.preparation.corpus_writer import CorpusWriter
 from rl_cluster.datasets.preparation.ids import document_id
 from rl_cluster.datasets.preparation.leakage import find_leakage
+from rl_cluster.datasets.preparation.prepared_documents import prepared_corpora, prepared_documents
 from rl_cluster.datasets.preparation.progress import PreparationProgress
 from rl_cluster.datasets.preparation.report import Report
 from rl_cluster.datasets.preparation.source import Source, sha256_of
 from rl_cluster.datasets.preparation.splits import held_out_split
 from rl_cluster.datasets.tables import MISSING, write_tasks
-from rl_cluster.datasets.task import Task
+from rl_cluster.datasets.task import Document, Task
 from rl_cluster.errors import DataError
 
 FORMAT_VERSION = 3
@@ -29,13 +31,17 @@ _SPLITS = ("train", "validation", "test")
 
 @dataclass(frozen=True)
 class Options:
-    """What is decided for every data set alike. `splits`: the published ones that are kept."""
+    """What is decided for every data set alike. `splits`: the published ones that are kept; `answer_documents`: the most
+    documents that may hold an answer of a question that is judged by them, 0 to judge none so; `documents`: the prepared folder
+    that gives the documents, in place of the set's own."""
 
     validation_fraction: float = 0.05
     test_fraction: float = 0.0
     tasks_only: bool = False
     compare_with: tuple[Path, ...] = ()
     splits: tuple[str, ...] = _SPLITS
+    answer_documents: int = 0
+    documents: Path | None = None
 
 
 def convert(
@@ -48,19 +54,20 @@ def convert(
     converter, report = get_converter(settings.name), Report()
     card, label = converter.CARD, getattr(settings, "label", settings.name)
     source.watch = progress.reading
-    drafts = _kept(converter.tasks(source, settings, report), source, report)
-    if not drafts:
-        reasons = "; ".join(f"{len(names)} dropped: {reason}" for reason, names in report.dropped.items())
-        raise DataError(
-            f"{source.where}: no question is left ({reasons or 'there was none'}); is it the whole data set?"
-        )
+    drafts = _some(_kept(converter.tasks(source, settings, report), source, report), source, report)
     drafts = _of_splits(drafts, options.splits, report)
+    if options.documents is not None:
+        _ask_the_only_corpus(drafts, options.documents)
+    matcher = AnswerMatcher(drafts, options.answer_documents) if options.answer_documents else None
     with CorpusWriter(folder / "corpus.parquet", report) as corpus:
-        if not options.tasks_only:
-            for name, document in converter.documents(source, settings, report):
-                corpus.add(name, document, source.place)
-                progress.documents += 1
+        for name, document, place in _documents(source, settings, options, report):
+            doc_id = corpus.add(name, document, place)
+            progress.documents += 1
+            if matcher is not None:
+                matcher.see(name, doc_id, document)
     _check_corpora(drafts, corpus, card, options, source, report)
+    if matcher is not None:
+        drafts = _some(matcher.judged(drafts, report), source, report)
     if corpus.counts:
         report.count("documents", corpus.counts.total())
     missing = _missing(drafts, corpus) if corpus.counts else {}
@@ -79,6 +86,7 @@ def convert(
             "validation_fraction": options.validation_fraction,
             "test_fraction": options.test_fraction,
             "tasks_only": options.tasks_only,
+            "answer_documents": options.answer_documents,
         },
         "counts": _counts(drafts, tasks, corpus.counts, report),
         "published": {
@@ -124,6 +132,34 @@ def _kept(drafts: Iterable[Draft], source: Source, report: Report) -> list[Draft
     return kept
 
 
+def _some(drafts: list[Draft], source: Source, report: Report) -> list[Draft]:
+    """Raises DataError where none is left."""
+    if not drafts:
+        reasons = "; ".join(f"{len(names)} dropped: {reason}" for reason, names in report.dropped.items())
+        raise DataError(
+            f"{source.where}: no question is left ({reasons or 'there was none'}); is it the whole data set?"
+        )
+    return drafts
+
+
+def _documents(
+    source: Source, settings: ConverterSettings, options: Options, report: Report
+) -> Iterator[tuple[str, Document, tuple[str, int]]]:
+    """(corpus, document, (file, row)): the set's own, or those of the prepared folder that stands in for them."""
+    if options.documents is not None:
+        yield from prepared_documents(options.documents)
+    elif not options.tasks_only:
+        for name, document in get_converter(settings.name).documents(source, settings, report):
+            yield name, document, source.place
+
+
+def _ask_the_only_corpus(drafts: list[Draft], documents: Path) -> None:
+    """Where the prepared folder has several, the questions' own names choose."""
+    names = prepared_corpora(documents)
+    for draft in drafts if len(names) == 1 else ():
+        draft.corpus = names[0]
+
+
 def _set_document_ids(draft: Draft) -> None:
     """As the corpus has them, see `ids.document_id`; of two that become one the higher gain counts."""
     gains: dict[str, float] = {}
@@ -153,12 +189,24 @@ def _check_corpora(
             )
         report.note("There are no documents: the tasks can be read, but nothing can be searched or trained on.")
         return
-    asked = Counter(draft.corpus for draft in drafts if draft.gains)
+    asked = Counter(draft.corpus for draft in drafts if draft.gains or options.answer_documents or options.documents)
     for name, questions in asked.items():
-        if not corpus.counts[name]:
+        if corpus.counts[name]:
+            continue
+        if options.documents is not None:
             raise DataError(
-                f"{source.where}: corpus {name!r} has no document, but {questions} questions ask it; is a file of it missing?"
+                f"documents={options.documents}: it has no corpus {name!r}, which {questions} questions ask; its corpora are "
+                f"{', '.join(sorted(corpus.counts))}."
             )
+        raise DataError(
+            f"{source.where}: corpus {name!r} has no document, but {questions} questions ask it; is a file of it missing?"
+        )
+    unjudged = sum(not draft.gains for draft in drafts)
+    if unjudged and not options.answer_documents:
+        report.note(
+            f"{unjudged} tasks have answers alone, so they can be neither trained on nor evaluated; answer_documents=100 judges "
+            "them by the documents that hold an answer."
+        )
 
 
 def _missing(drafts: list[Draft], corpus: CorpusWriter) -> dict[str, list[str]]:

@@ -26,6 +26,19 @@ class PrepareConfig(Section):
     test_fraction: HeldOut
     tasks_only: bool
     compare_with: tuple[str, ...] = Field(strict=False)
+    answer_documents: NonNegative
+    documents: str | None
+
+    @model_validator(mode="after")
+    def _documents_of_one_set(self) -> PrepareConfig:
+        if self.documents is not None and "sets" in self.dataset:
+            raise ValueError(
+                f"documents={self.documents} is for one data set, not for a mixture; prepare that set by itself"
+            )
+        if self.tasks_only and (self.documents is not None or self.answer_documents):
+            what = f"documents={self.documents}" if self.documents is not None else f"answer_documents={self.answer_documents}"
+            raise ValueError(f"{what} needs documents, but tasks_only=true leaves them out; choose one")
+        return self
 
 
 class MixtureSet(Section):
