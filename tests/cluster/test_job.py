@@ -124,10 +124,13 @@ def test_job_asynchronous_then_resumed_trains_each_group_once_within_the_age_bou
     assert sorted(trained.values()) == [1, 1, 2, 2, 3, 3]
 
 
-def test_job_killed_between_checkpoints_loses_no_group_and_says_what_is_made_again(
+def test_job_on_two_ranks_killed_between_checkpoints_loses_no_group_and_says_what_is_made_again(
     tmp_path: Path, tiny_model: Path, small_tables: Path
 ) -> None:
-    """Nothing is cleaned up: actors die with the coordinator, the search application and the journal stay as they are."""
+    """Nothing is cleaned up: actors die with the coordinator, the search application and the journal stay as they are.
+
+    The learner has two ranks, and weights travel through the object store, as between machines.
+    """
     import ray
 
     output = tmp_path / "killed"
@@ -138,6 +141,9 @@ def test_job_killed_between_checkpoints_loses_no_group_and_says_what_is_made_aga
         "training.max_steps=8",
         "training.save_every=4",
         "staleness.max_steps_off_policy=1",
+        "learner.num_ranks=2",
+        "learner.zero_stage=2",
+        "weight_sync=object_store",
     )
     coordinator, result = start(config)
     # Several steps before the next checkpoint, so that it is not there yet when the kill arrives.
