@@ -116,7 +116,16 @@ class CorrectionConfig(Section):
 
 class KLConfig(Section):
     coefficient: Annotated[float, Field(ge=0)]
-    estimator: Literal["k2", "k3"]
+    estimator: Literal["k1", "k2", "k3"]
+
+    @model_validator(mode="after")
+    def _has_a_gradient(self) -> KLConfig:
+        if self.estimator == "k1":
+            raise ValueError(
+                "estimator=k1 has no gradient on average as a loss; choose k2 or k3, or take it from the reward with "
+                "algorithm/advantage=reinforce_pp algorithm.advantage.kl_beta=0.01"
+            )
+        return self
 
 
 class AdvantageConfig(Section):
@@ -376,6 +385,11 @@ class Config(Section):
             raise ValueError(
                 "training.max_steps=0 trains by the warm-up alone, but there is none; set warmup=demonstrations or warmup=judgements, or "
                 "raise training.max_steps"
+            )
+        if self.training.max_steps and self.learner.lora.dropout:
+            raise ValueError(
+                f"learner.lora.dropout={self.learner.lora.dropout} makes the learner's log-probs differ from those of the engine, which has "
+                "none, so every ratio would be noise; set it to 0, or training.max_steps=0 for supervised fine-tuning"
             )
         if not self.training.max_steps and self.evaluation.control:
             raise ValueError(

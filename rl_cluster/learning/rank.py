@@ -133,8 +133,8 @@ class LearnerRank:
     def update(self, rows: Sequence[TrainingRow], update: UpdateSettings, supervised: bool = False) -> dict[str, float]:
         """One optimiser step on `rows` (the whole batch, the same on every rank); returns metrics of all ranks.
 
-        Raises LearnerError when no token can be trained, a row is longer than the model's positions, or the loss is not
-        finite; the weights have not moved then.
+        Raises LearnerError when no token can be trained, a row is longer than the model's positions, or loss or gradient is not
+        finite. The weights have not moved then, unless DeepSpeed's own optimiser was the first to know the gradient's norm.
         """
         started = time.monotonic()
         self._check_lengths(rows)

@@ -295,7 +295,6 @@ OUT_OF_RANGE = [
     "learner.drift_alarm=0.0",
     "algorithm.entropy_coefficient=-0.1",
     "algorithm.kl.coefficient=-1.0",
-    "algorithm.kl.estimator=k1",
     "algorithm.correction.kind=clip",
     "algorithm.advantage.gamma=0.0",
     "algorithm.advantage.gamma=1.1",
@@ -507,3 +506,13 @@ def test_load_config_unresolved_variable_is_refused() -> None:
 @pytest.mark.parametrize("override", ["training.max_steps=true", "training.max_steps='8'"])
 def test_load_config_value_of_another_type_is_not_converted(override: str) -> None:
     assert "training.max_steps" in refusal(override)
+
+
+def test_load_config_dropout_with_reinforcement_learning_is_refused() -> None:
+    dropout = ["learner.lora.lora_rank=8", "learner.lora.dropout=0.1"]
+    assert "learner.lora.dropout=0.1 makes the learner's log-probs differ" in refusal(*dropout)
+    assert load_config([*dropout, "training.max_steps=0"]).learner.lora.dropout == 0.1
+
+
+def test_load_config_k1_as_a_loss_is_refused_and_says_where_it_belongs() -> None:
+    assert "estimator=k1 has no gradient" in refusal("algorithm.kl.estimator=k1")
