@@ -155,7 +155,7 @@ def check_inputs(config: EvaluateConfig, sets: Sequence[QuestionSet]) -> KeptPar
     from rl_cluster.evaluation.drift import get_drift
     from rl_cluster.evaluation.kept import KeptParts, Part
     from rl_cluster.evaluation.part_settings import settings_of_parts, weights_digest
-    from rl_cluster.evaluation.world import check_filters
+    from rl_cluster.evaluation.world import check_documents, check_filters
     from rl_cluster.learning.checkpoint_export import resolve_policy
     from rl_cluster.models.parts import configuration_and_tokenizer
 
@@ -174,6 +174,7 @@ def check_inputs(config: EvaluateConfig, sets: Sequence[QuestionSet]) -> KeptPar
     for questions in sets:
         corpus = questions.read_corpus()
         check_filters(questions, corpus, config.environment.filter_fields, drifts)
+        check_documents(questions, corpus, drifts)
         for system, configuration, tokenizer in models.values():
             _check_context(config, system, configuration, tokenizer, questions, corpus)
         index = _index_settings(config, systems, questions.locales(corpus))

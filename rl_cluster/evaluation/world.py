@@ -47,6 +47,11 @@ class QuestionSet:
         check_tasks(self.tasks, corpus, self.corpus)
         return corpus
 
+    @property
+    def gold(self) -> set[str]:
+        """Ids of the documents that some task has a gain for."""
+        return {doc_id for task in self.tasks for doc_id, gain in task.gains.items() if gain > 0}
+
     def locales(self, corpus: Corpus) -> list[str]:
         """Those that the documents say they are in, or those of the tasks where they say none."""
         return corpus.locales or sorted({task.locale for task in self.tasks})
@@ -82,13 +87,13 @@ def open_world(
 ) -> World:
     """Builds or opens the index of the drifted documents below `indexes`; `timeout_s` is that of a search.
 
-    Raises SearchRequestError for a filter that its metadata cannot answer, and ConfigError where the index does not fit into
-    `memory_gib` (None: the machine's).
+    The drift has passed `check_documents`. Raises SearchRequestError for a filter that the documents' metadata cannot answer, and
+    ConfigError where the index does not fit into `memory_gib` (None: the machine's).
     """
     originals = [corpus.at(position) for position in range(len(corpus))]
     # Relevant documents that the corpus lacks count too: a new document must not become one of them.
     taken = {*corpus.doc_ids, *(doc_id for task in questions.tasks for doc_id in (*task.gains, *task.excluded))}
-    documents = drift.documents(originals, taken, seed)
+    documents = drift.documents(originals, taken, questions.gold, seed)
     searched = corpus if documents is originals else Corpus.from_documents(corpus.name, documents)
     index = SearchIndex.open_or_build(searched, settings, indexes, memory_gib=memory_gib, devices=devices)
     check_open(indexes / index.index_id, open_bytes(index.manifest, settings, settings.parts), memory_gib)
@@ -122,6 +127,17 @@ def check_filters(
             raise ConfigError(
                 f"evaluation.drift.{name} filters by {field!r}, which no document of {questions.dataset} has; set its field and values, or "
                 f"leave it out with ~evaluation.drift.{name}."
+            )
+
+
+def check_documents(questions: QuestionSet, corpus: Corpus, drifts: Mapping[str, Drift]) -> None:
+    """Raises ConfigError where a drift cannot be made of the documents of the set."""
+    gold = questions.gold
+    for name, drift in drifts.items():
+        problem = drift.problem(corpus.doc_ids, gold)
+        if problem:
+            raise ConfigError(
+                f"{questions.dataset}: evaluation.drift.{name} {problem}; leave it out with ~evaluation.drift.{name}."
             )
 
 

@@ -66,15 +66,20 @@ def _write_several(path: Path, documents: dict[str, list[Document]]) -> None:
     pq.write_table(pa.concat_tables(parts), path)
 
 
-def pump_questions(folder: Path) -> QuestionSet:
+def pump_questions(folder: Path, limit: int | None = None) -> QuestionSet:
     from rl_cluster.composition import load_config
 
-    (questions,) = question_sets([str(write_pumps(folder))], load_config([]).data, "test", None)
+    (questions,) = question_sets([str(write_pumps(folder))], load_config([]).data, "test", limit)
     return questions
 
 
-def pump_world(folder: Path, drift: Drift | None = None, settings: SearchEnvironmentSettings = SETTINGS) -> World:
-    """Opened with an index below `folder`."""
-    questions = pump_questions(folder / "data")
+def pump_world(
+    folder: Path,
+    drift: Drift | None = None,
+    settings: SearchEnvironmentSettings = SETTINGS,
+    limit: int | None = None,
+) -> World:
+    """Opened with an index below `folder`; the first `limit` questions, or all."""
+    questions = pump_questions(folder / "data", limit)
     corpus = questions.read_corpus()
     return open_world(questions, corpus, drift or Drift(), settings, LEXICAL, folder / "indexes", seed=3)

@@ -27,9 +27,9 @@ from rl_cluster.evaluation.question_sets import question_sets
 from rl_cluster.evaluation.records import record_of
 from rl_cluster.evaluation.runner import Evaluation, Played, report_of
 from rl_cluster.evaluation.summary import EpisodeRecord
-from rl_cluster.evaluation.world import World, open_world
+from rl_cluster.evaluation.world import World, check_documents, open_world
 from rl_cluster.retrieval.corpus import write_corpus
-from tests.helpers.small_world import LEXICAL, SETTINGS, pump_world
+from tests.helpers.small_world import LEXICAL, SETTINGS, pump_questions, pump_world
 
 
 def drifted(folder: Path, name: str, **settings: Any) -> World:
@@ -77,10 +77,33 @@ def test_documents_replaced_take_their_gains_along(tmp_path: Path) -> None:
 
 
 def test_distractors_join_and_keep_the_old_documents(tmp_path: Path) -> None:
-    world = drifted(tmp_path, "distractors", factor=10)
+    world = pump_world(tmp_path, get_drift({"name": "distractors", "factor": 10}), limit=3)
     found = asyncio.run(world.client.search("bm25_search", "pump", 100, ()))
     assert sum(document.doc_id.startswith("distractor-") for document in found) > 50
     assert world.index_id != pump_world(tmp_path).index_id
+
+
+def test_distractors_hold_no_part_of_a_document_that_a_question_has_a_gain_for() -> None:
+    documents = [Document(f"d{i}", f"title{i}", f"first{i} second{i}") for i in range(6)]
+    drift, ids = get_drift({"name": "distractors", "factor": 10}), [document.doc_id for document in documents]
+    gold = {"d0", "d1", "d4"}
+    assert drift.problem(ids, gold) == ""
+    added = drift.documents(documents, ids, gold, 0)[6:]
+    words = {word for document in added for word in (document.title, *document.text.split())}
+    assert len(added) == 60
+    assert words == {f"{word}{i}" for word in ("title", "first", "second") for i in (2, 3, 5)}
+
+
+def test_distractors_of_documents_that_are_all_relevant_are_refused_in_one_sentence(tmp_path: Path) -> None:
+    questions = pump_questions(tmp_path / "pumps")
+    drifts = {"more": get_drift({"name": "distractors", "factor": 1}), "gone": get_drift({"name": "empty_retriever"})}
+    with pytest.raises(ConfigError) as caught:
+        check_documents(questions, questions.read_corpus(), drifts)
+    assert str(caught.value) == (
+        "pumps: evaluation.drift.more needs a document that no question has a gain for, but all 12 have one; leave it out with "
+        "~evaluation.drift.more."
+    )
+    check_documents(questions, questions.read_corpus(), {"gone": drifts["gone"]})
 
 
 def test_new_ids_never_take_one_that_is_there(tmp_path: Path) -> None:
@@ -88,11 +111,11 @@ def test_new_ids_never_take_one_that_is_there(tmp_path: Path) -> None:
     task = Task("t", "q?", "kb", {"report": 1.0, "report-v2": 0.5, "other-v2": 0.5})  # the corpus lacks the last one
     taken = {document.doc_id for document in documents} | set(task.gains)
     replaced = get_drift({"name": "documents_replaced", "share": 1.0})
-    newer = [document.doc_id for document in replaced.documents(documents, taken, 0)]
+    newer = [document.doc_id for document in replaced.documents(documents, taken, set(), 0)]
     assert newer == ["report-v2-2", "report-v2-v2", "distractor-0-v2", "other-v2-2"]
     (asked,) = replaced.tasks([task], taken, 0)
     assert asked.gains == {"report-v2-2": 1.0, "report-v2-v2": 0.5, "other-v2-v2": 0.5}
-    grown = get_drift({"name": "distractors", "factor": 2}).documents(documents, taken, 0)
+    grown = get_drift({"name": "distractors", "factor": 2}).documents(documents, taken, set(task.gains), 0)
     ids = [document.doc_id for document in grown]
     assert ids[4:6] == ["distractor-0-2", "distractor-1"]
     assert len(set(ids)) == len(ids) == 12

@@ -142,8 +142,17 @@ class Drift:
         """Whether a system can meet the change at all; `tool_format` is None for one that reads no tools and writes no calls."""
         return True
 
-    def documents(self, documents: Sequence[Document], taken: Container[str], seed: int) -> Sequence[Document]:
-        """The collection that is searched; `taken` holds the ids of its documents and of those that questions name."""
+    def problem(self, doc_ids: Sequence[str], gold: Container[str]) -> str:
+        """Why the drift cannot be made of these documents, as a part of a sentence; empty where it can. `gold` as `documents`."""
+        return ""
+
+    def documents(
+        self, documents: Sequence[Document], taken: Container[str], gold: Container[str], seed: int
+    ) -> Sequence[Document]:
+        """The collection that is searched, made of documents without a `problem`.
+
+        `taken` holds the ids of its documents and of those that questions name, `gold` of those that some question has a gain for.
+        """
         return documents
 
     def tasks(self, tasks: Sequence[Task], taken: Container[str], seed: int) -> Sequence[Task]:

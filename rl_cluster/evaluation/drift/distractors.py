@@ -1,4 +1,7 @@
-"""The collection grows by documents that speak of the same things and answer nothing."""
+"""The collection grows by documents that speak of the same things and answer nothing.
+
+They are mixed from documents that no question has a gain for: a piece of a relevant one may be all that makes it relevant.
+"""
 
 from __future__ import annotations
 
@@ -22,14 +25,21 @@ class Settings(Section):
 class Drift(base.Drift):
     @property
     def description(self) -> str:
-        return f"{self.settings.factor} distractors for each document, mixed from the texts of others"
+        return f"{self.settings.factor} distractors for each document, mixed from the texts of irrelevant ones"
 
-    def documents(self, documents: Sequence[Document], taken: Container[str], seed: int) -> Sequence[Document]:
+    def problem(self, doc_ids: Sequence[str], gold: Container[str]) -> str:
+        if any(doc_id not in gold for doc_id in doc_ids):
+            return ""
+        return f"needs a document that no question has a gain for, but all {len(doc_ids)} have one"
+
+    def documents(
+        self, documents: Sequence[Document], taken: Container[str], gold: Container[str], seed: int
+    ) -> Sequence[Document]:
         """Each distractor has the title of one document and halves of the texts of two others, all by chance."""
-        grown = list(documents)
+        grown, mixed = list(documents), [document for document in documents if document.doc_id not in gold]
         for number in range(self.settings.factor * len(documents)):
             rng = base.random_of(seed, "distractor", number)
-            named, first, second = (documents[rng.randrange(len(documents))] for _ in range(3))
+            named, first, second = (mixed[rng.randrange(len(mixed))] for _ in range(3))
             text = f"{_half(first.text, 0)} {_half(second.text, 1)}"
             doc_id = base.free_id(f"distractor-{number}", taken)
             grown.append(replace(first, doc_id=doc_id, title=named.title, text=text))

@@ -23,5 +23,7 @@ class Drift(base.Drift):
     def description(self) -> str:
         return f"{self.settings.share:.0%} of the documents are gone"
 
-    def documents(self, documents: Sequence[Document], taken: Container[str], seed: int) -> Sequence[Document]:
+    def documents(
+        self, documents: Sequence[Document], taken: Container[str], gold: Container[str], seed: int
+    ) -> Sequence[Document]:
         return [d for d in documents if base.random_of(seed, "removed", d.doc_id).random() >= self.settings.share]

@@ -24,7 +24,9 @@ class Drift(base.Drift):
     def description(self) -> str:
         return f"{self.settings.share:.0%} of the documents are replaced by newer versions under new ids"
 
-    def documents(self, documents: Sequence[Document], taken: Container[str], seed: int) -> Sequence[Document]:
+    def documents(
+        self, documents: Sequence[Document], taken: Container[str], gold: Container[str], seed: int
+    ) -> Sequence[Document]:
         return [
             _newer(document, taken) if self._replaced(document.doc_id, seed) else document for document in documents
         ]
