@@ -108,12 +108,18 @@ class RolloutWorker:
     def _read(self, publication: Publication) -> Deliver:
         async def deliver() -> None:
             settings, weights = self.settings, publication.weights
-            path = await local_snapshot(self.sync, publication, settings.engine.transport, settings.sync_folder)
+            path = await local_snapshot(
+                self.sync,
+                publication,
+                settings.engine.transport,
+                Path(settings.sync_folder),
+                ray.get_runtime_context().get_node_id(),
+            )
             try:
-                await self._engine().deliver_file(weights, path)
+                await self._engine().deliver_file(weights, str(path))
             finally:
-                if path != weights.path:
-                    Path(path).unlink(missing_ok=True)
+                if str(path) != weights.path:
+                    path.unlink(missing_ok=True)
 
         return deliver
 

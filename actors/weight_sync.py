@@ -13,12 +13,12 @@ import os
 from dataclasses import dataclass
 from pathlib import Path
 
-import ray
-
-from actors.remote import Handle, actor, within
+from actors.remote import Handle, actor, ask, within
+from rl_cluster.errors import WeightSyncError
 from rl_cluster.learning.weight_version import WeightVersion
 
 CHUNK_BYTES = 64 << 20
+_PULLED = "-pulled-"
 
 
 @dataclass(frozen=True)
@@ -116,15 +116,39 @@ def _remove(weights: WeightVersion) -> None:
         Path(weights.path).unlink(missing_ok=True)
 
 
-async def local_snapshot(sync: Handle, publication: Publication, transport: str, folder: str) -> str:
-    """A path on this host that holds the snapshot: the learner's own file, or a copy through the object store."""
+async def local_snapshot(sync: Handle, publication: Publication, transport: str, folder: Path, node_id: str) -> Path:
+    """A path on the host of node `node_id` that holds the snapshot: the learner's own file, or a copy in `folder`, chunk by chunk
+    through the object store, which the caller removes.
+
+    Nothing is left where that fails. Raises WeightSyncError for a copy of another size, DeadlineError for a chunk that is not sent.
+    """
     weights = publication.weights
-    same_host = weights.node_id == ray.get_runtime_context().get_node_id()
-    if transport == "shared_memory" or (same_host and os.path.exists(weights.path)):
-        return weights.path
-    target = Path(folder) / f"pulled-{os.getpid()}-{publication.sequence}.safetensors"
-    target.parent.mkdir(parents=True, exist_ok=True)
-    with open(target, "wb") as file:
-        for index in range(-(-weights.num_bytes // CHUNK_BYTES)):
-            file.write(await sync.read_chunk.remote(publication.sequence, index))
-    return str(target)
+    if transport == "shared_memory" or (weights.node_id == node_id and os.path.exists(weights.path)):
+        return Path(weights.path)
+    folder.mkdir(parents=True, exist_ok=True)
+    _remove_pulled_by_the_dead(folder)
+    # Named after the run, whose end removes all that is.
+    target = folder / f"{Path(weights.path).stem}{_PULLED}{os.getpid()}.safetensors"
+    whole = False
+    try:
+        with open(target, "wb") as file:
+            for index in range(-(-weights.num_bytes // CHUNK_BYTES)):
+                file.write(await ask("The weight sync", sync.read_chunk.remote(publication.sequence, index)))
+            size = file.tell()
+        if size != weights.num_bytes:
+            raise WeightSyncError(
+                f"{target}: {size} bytes of weights version {weights.version} arrived instead of {weights.num_bytes}; was its file changed?"
+            )
+        whole = True
+    finally:
+        if not whole:
+            target.unlink(missing_ok=True)
+    return target
+
+
+def _remove_pulled_by_the_dead(folder: Path) -> None:
+    """A worker that was killed while it pulled has left a whole model in memory."""
+    for path in folder.glob(f"*{_PULLED}*.safetensors"):
+        pid = path.stem.rpartition(_PULLED)[2]
+        if not Path("/proc", pid).exists():
+            path.unlink(missing_ok=True)

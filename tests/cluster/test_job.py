@@ -129,7 +129,7 @@ def test_job_on_two_ranks_killed_between_checkpoints_loses_no_group_and_says_wha
 ) -> None:
     """Nothing is cleaned up: actors die with the coordinator, the search application and the journal stay as they are.
 
-    The learner has two ranks, and weights travel through the object store, as between machines.
+    The learner has two ranks.
     """
     import ray
 
@@ -143,7 +143,6 @@ def test_job_on_two_ranks_killed_between_checkpoints_loses_no_group_and_says_wha
         "staleness.max_steps_off_policy=1",
         "learner.num_ranks=2",
         "learner.zero_stage=2",
-        "weight_sync=object_store",
     )
     coordinator, result = start(config)
     # Several steps before the next checkpoint, so that it is not there yet when the kill arrives.

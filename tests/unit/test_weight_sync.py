@@ -1,0 +1,139 @@
+"""Weights that travel through the object store: the snapshot that a worker on another node gets, and what is left of it."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+import actors.weight_sync
+from actors.weight_sync import Publication, WeightSync, local_snapshot
+from rl_cluster.errors import DeadlineError, WeightSyncError
+from rl_cluster.learning.weight_version import WeightVersion
+
+HERE, THERE = "node-a", "node-b"
+
+
+class Remote:
+    """A handle of the real class in this process: `handle.method.remote(...)` gives its coroutine."""
+
+    def __init__(self) -> None:
+        self.served: Any = WeightSync.__ray_metadata__.modified_class()
+
+    def __getattr__(self, name: str) -> Any:
+        return SimpleNamespace(remote=getattr(self.served, name))
+
+
+@pytest.fixture
+def published(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> tuple[Remote, Publication]:
+    """Three and a half chunks, published from `HERE`."""
+    monkeypatch.setattr(actors.weight_sync, "CHUNK_BYTES", 1000)
+    path = tmp_path / "learner" / "run-000001.safetensors"
+    path.parent.mkdir()
+    path.write_bytes(os.urandom(3500))
+    sync = Remote()
+    weights = WeightVersion(7, str(path), HERE, 3500, {})
+
+    async def publish() -> None:
+        await sync.served.publish(weights)
+
+    asyncio.run(publish())
+    return sync, sync.served.newest
+
+
+def pulled(
+    sync: Remote, publication: Publication, folder: Path, node: str = THERE, transport: str = "object_store"
+) -> Path:
+    return asyncio.run(local_snapshot(sync, publication, transport, folder, node))
+
+
+@pytest.mark.parametrize("size", [3500, 4000, 1, 0])
+def test_local_snapshot_on_another_node_is_a_copy_byte_by_byte(
+    published: tuple[Remote, Publication], tmp_path: Path, size: int
+) -> None:
+    sync, publication = published
+    source = Path(publication.weights.path)
+    source.write_bytes(os.urandom(size))
+    weights = WeightVersion(7, str(source), HERE, size, {})
+    path = pulled(sync, Publication(1, weights), tmp_path / "there")
+    assert path.parent == tmp_path / "there"
+    assert path.name.startswith("run-000001")
+    assert path.read_bytes() == source.read_bytes()
+
+
+@pytest.mark.parametrize(("node", "transport"), [(HERE, "object_store"), (HERE, "shared_memory"), (THERE, "shared_memory")])
+def test_local_snapshot_on_the_learners_host_is_its_own_file(
+    published: tuple[Remote, Publication], tmp_path: Path, node: str, transport: str
+) -> None:
+    sync, publication = published
+    assert str(pulled(sync, publication, tmp_path / "there", node, transport)) == publication.weights.path
+    assert not (tmp_path / "there").exists()
+
+
+def test_local_snapshot_of_another_size_is_refused_and_removed(
+    published: tuple[Remote, Publication], tmp_path: Path
+) -> None:
+    sync, publication = published
+    Path(publication.weights.path).write_bytes(b"x" * 3400)
+    with pytest.raises(WeightSyncError, match="3400 bytes of weights version 7 arrived instead of 3500"):
+        pulled(sync, publication, tmp_path / "there")
+    assert list((tmp_path / "there").iterdir()) == []
+
+
+def test_local_snapshot_chunk_that_never_comes_leaves_nothing(
+    published: tuple[Remote, Publication], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    sync, publication = published
+    first = sync.served.read_chunk
+
+    async def stuck(sequence: int, index: int) -> bytes:
+        if index:
+            await asyncio.Event().wait()
+        return await first(sequence, index)
+
+    sync.served.read_chunk = stuck
+    monkeypatch.setattr(actors.weight_sync.ask, "__defaults__", (0.05,))
+    with pytest.raises(DeadlineError, match="The weight sync did not answer"):
+        pulled(sync, publication, tmp_path / "there")
+    assert list((tmp_path / "there").iterdir()) == []
+
+
+def test_local_snapshot_removes_what_a_killed_worker_left_and_no_other(
+    published: tuple[Remote, Publication], tmp_path: Path
+) -> None:
+    sync, publication = published
+    folder = tmp_path / "there"
+    folder.mkdir()
+    left = folder / f"other-000003-pulled-{2**22 + 1}.safetensors"  # above the highest process id
+    living = folder / f"other-000003-pulled-{os.getppid()}.safetensors"
+    for path in (left, living, folder / "other-000003.safetensors"):
+        path.write_bytes(b"")
+    path = pulled(sync, publication, folder)
+    assert sorted(folder.iterdir()) == sorted([path, living, folder / "other-000003.safetensors"])
+
+
+def test_weight_sync_keeps_a_snapshot_until_all_workers_run_a_newer_one(tmp_path: Path) -> None:
+    async def story() -> list[list[str]]:
+        sync: Any = WeightSync.__ray_metadata__.modified_class()
+        files: list[list[str]] = []
+        for worker in ("a", "b"):
+            await sync.register(worker)
+        for number in (1, 2, 3):
+            path = tmp_path / f"run-{number}.safetensors"
+            path.write_bytes(b"")
+            await sync.publish(WeightVersion(number, str(path), HERE, 0, {}))
+        for worker, sequence in (("a", 3), ("b", 1), ("b", 2), ("b", 3)):
+            await sync.acknowledge(worker, sequence)
+            files.append(sorted(path.stem for path in tmp_path.iterdir()))
+        return files
+
+    assert asyncio.run(story()) == [
+        ["run-1", "run-2", "run-3"],
+        ["run-1", "run-2", "run-3"],
+        ["run-2", "run-3"],
+        ["run-3"],
+    ]
