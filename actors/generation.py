@@ -36,10 +36,11 @@ NO_TOKENS = (
 
 @dataclass
 class _Flight:
-    """A group under way: the version of the worker that it was given to, and whether it can still be cancelled."""
+    """A group under way: the version of the worker that it was given to, when a step began to wait for it (seconds, monotonic), and
+    whether it can still be cancelled."""
 
     version: int
-    started: float
+    awaited_since: float | None = None
     task: asyncio.Task[None] | None = None
     playing: bool = True
 
@@ -126,17 +127,16 @@ class Generation:
         limit = self.config.training.straggler_timeout_s
         for group_id in self._urgent():
             flight = self.in_flight.get(group_id)  # it may have ended while another was given up
-            if (
-                flight is None
-                or flight.task is None
-                or not flight.playing
-                or time.monotonic() - flight.started <= limit
-            ):
+            if flight is None or flight.task is None or not flight.playing:
+                continue
+            if flight.awaited_since is None:
+                flight.awaited_since = time.monotonic()
+            if time.monotonic() - flight.awaited_since <= limit:
                 continue
             flight.task.cancel()
             await asyncio.gather(flight.task, return_exceptions=True)
             if flight.task.cancelled():
-                why = f"it took over training.straggler_timeout_s={limit:g} s"
+                why = f"a step waited over training.straggler_timeout_s={limit:g} s for it"
                 self._lose(group_id, DropReason.STRAGGLER, [DropReason.STRAGGLER.value], why)
 
     async def _generate(self) -> None:
@@ -152,7 +152,7 @@ class Generation:
                 if not tickets:
                     break
                 for ticket in tickets:
-                    flight = _Flight(min(version, self.completed_steps), time.monotonic())
+                    flight = _Flight(min(version, self.completed_steps))
                     self.in_flight[ticket.group_id] = flight
                     flight.task = asyncio.create_task(self._play(ticket, flight))
                     flight.task.add_done_callback(self._played)
