@@ -172,7 +172,7 @@ async def _play_part(
     tasks = [task for task in world.tasks for _ in range(plan.samples)]
     places = list(range(len(tasks))) if before is None else before.lost
     records = {} if before is None else dict(enumerate(before.records))
-    trajectories, billed = await _play(player, world, [(place, tasks[place]) for place in places])
+    trajectories, billed = await _play(player, world, [(place % plan.samples, tasks[place]) for place in places])
     for number, place in enumerate(places):
         records[place] = record_of(trajectories[number], tasks[place], billed[number])
         if confidential:
@@ -202,18 +202,18 @@ def _result(records: Sequence[EpisodeRecord], trajectories: Sequence[Trajectory]
 
 
 async def _play(
-    player: Player, world: World, tasks: Sequence[tuple[int, Task]]
+    player: Player, world: World, episodes: Sequence[tuple[int, Task]]
 ) -> tuple[list[Trajectory], list[float]]:
-    """One episode per numbered entry of `tasks`, in their order, and the seconds that each is billed, its retries included."""
+    """Plays the (sample, task) of `episodes`, in their order; with the seconds that each is billed, its retries included."""
     gate = asyncio.Semaphore(player.concurrency)
 
-    async def one(number: int, task: Task) -> tuple[Trajectory, tuple[float, float]]:
+    async def one(sample: int, task: Task) -> tuple[Trajectory, tuple[float, float]]:
         async with gate:
             started = time.monotonic()
-            played = await player.play(world, task, number)
+            played = await player.play(world, task, sample)
             return played, (started, time.monotonic())
 
-    played = await asyncio.gather(*(one(number, task) for number, task in tasks))
+    played = await asyncio.gather(*(one(sample, task) for sample, task in episodes))
     return [trajectory for trajectory, _ in played], busy_shares([span for _, span in played])
 
 

@@ -59,7 +59,7 @@ class QuestionSet:
 
 @dataclass
 class World:
-    """`tasks` and `client` under `drift`; close to what an episode of training meets."""
+    """`tasks` under `drift`, and the index behind `client` of the documents `doc_ids`; close to what an episode of training meets."""
 
     dataset: str
     tasks: Sequence[Task]
@@ -67,10 +67,17 @@ class World:
     environment: SearchEnvironmentSettings
     drift: Drift
     index_id: str
+    doc_ids: Sequence[str]
+    seed: int
 
-    def episode(self, task: Task, tool_format: ToolFormat) -> SearchEnvironment:
+    def search_client(self, task: Task, sample: int) -> EvaluationSearch:
+        """The search service as the episode number `sample` of a task meets it, whichever system plays it."""
+        return self.drift.client(self.client, self.doc_ids, self.seed, f"{task.task_id}:{sample}")
+
+    def episode(self, task: Task, sample: int, tool_format: ToolFormat) -> SearchEnvironment:
         """The environment of one episode."""
-        return _DriftedEnvironment(task, self.environment, tool_format, self.client, self.drift)
+        client = self.search_client(task, sample)
+        return _DriftedEnvironment(task, self.environment, tool_format, client, self.drift)
 
 
 def open_world(
@@ -102,8 +109,8 @@ def open_world(
     if drift.filters:
         index.rank(index.tools[0], "a query that tries the filter", 1, filters=drift.filters)
     tasks = drift.tasks(questions.tasks, taken, seed)
-    client = drift.client(inner, searched.doc_ids, seed)
-    return World(questions.dataset, tasks, client, drift.environment(environment), drift, index.index_id)
+    told = drift.environment(environment)
+    return World(questions.dataset, tasks, inner, told, drift, index.index_id, searched.doc_ids, seed)
 
 
 def check_filters(

@@ -47,7 +47,7 @@ def scores(world: World) -> list[float]:
 
 
 def step(world: World, reply: ParsedReply, tool_format: str = "hermes") -> Any:
-    return asyncio.run(world.episode(world.tasks[0], get_format(tool_format)).step(reply))
+    return asyncio.run(world.episode(world.tasks[0], 0, get_format(tool_format)).step(reply))
 
 
 def call(name: str = "bm25_search", **arguments: object) -> ParsedReply:
@@ -136,7 +136,7 @@ def test_documents_replaced_of_a_corpus_with_versions_is_searched(tmp_path: Path
 @pytest.mark.parametrize("tool_format", ["hermes", "plain"])
 def test_tools_renamed_answer_to_the_new_name_alone(tmp_path: Path, tool_format: str) -> None:
     world = drifted(tmp_path, "tools_renamed", names={"bm25_search": "find_words"})
-    environment = world.episode(world.tasks[0], get_format(tool_format))
+    environment = world.episode(world.tasks[0], 0, get_format(tool_format))
     assert [tool.name for tool in environment.tools] == ["find_words"]
     assert "bm25_search" not in environment.system
     assert "pumps-0" in step(world, call("find_words", query="north pump")).observation
@@ -144,7 +144,7 @@ def test_tools_renamed_answer_to_the_new_name_alone(tmp_path: Path, tool_format:
 
 def test_schema_changed_shows_and_reads_other_arguments(tmp_path: Path) -> None:
     world = drifted(tmp_path, "schema_changed", arguments={"query": "text", "k": "limit"})
-    environment = world.episode(world.tasks[0], get_format("hermes"))
+    environment = world.episode(world.tasks[0], 0, get_format("hermes"))
     assert set(environment.tools[0].parameters["properties"]) == {"text", "limit"}
     assert environment.tools[0].parameters["required"] == ["text"]
     observation = step(world, call(text="north pump", limit=1)).observation
@@ -196,18 +196,34 @@ def test_search_failing_is_seen_tagged_and_no_infrastructure_failure(tmp_path: P
 
 def test_search_failing_fails_at_its_rate_and_a_second_try_may_succeed(tmp_path: Path) -> None:
     world = drifted(tmp_path, "search_failing", rate=0.5)
+    assert 15 < sum(asyncio.run(answered(world, 0, 0, times=60))) < 45
 
-    async def outcomes() -> list[bool]:
-        found = []
-        for _ in range(60):
-            try:
-                await world.client.search("bm25_search", "pump", 2, ())
-                found.append(True)
-            except SearchRequestError:
-                found.append(False)
-        return found
 
-    assert 15 < sum(asyncio.run(outcomes())) < 45
+async def answered(world: World, place: int, sample: int, times: int, query: str = "pump") -> list[bool]:
+    """Which searches of one episode are answered."""
+    client, found = world.search_client(world.tasks[place], sample), []
+    for _ in range(times):
+        await asyncio.sleep(0)  # lets other episodes in between
+        try:
+            await client.search("bm25_search", query, 2, ())
+            found.append(True)
+        except SearchRequestError:
+            found.append(False)
+    return found
+
+
+def test_search_failing_is_the_same_whoever_else_searches_and_in_which_order(tmp_path: Path) -> None:
+    world = drifted(tmp_path, "search_failing", rate=0.5)
+    episodes = [(place, sample) for place in range(3) for sample in range(2)]
+
+    async def together(order: list[tuple[int, int]]) -> list[list[bool]]:
+        return list(await asyncio.gather(*(answered(world, *episode, times=8) for episode in order)))
+
+    alone = [asyncio.run(answered(world, *episode, times=8)) for episode in episodes]
+    interleaved = asyncio.run(together([*reversed(episodes), *reversed(episodes)]))
+    assert interleaved == alone[::-1] * 2
+    assert len({tuple(found) for found in alone}) == len(episodes)
+    assert asyncio.run(answered(world, 0, 0, times=8, query="another")) == alone[0]
 
 
 def test_search_slow_changes_no_answer_and_is_tagged(tmp_path: Path) -> None:
@@ -241,7 +257,7 @@ def test_empty_and_random_retrievers_leave_nothing_to_find(tmp_path: Path) -> No
     ids = step(chance, call(query="pump", k=5)).found_ids
     assert len(set(ids)) == 5
     assert step(chance, call(query="pump", k=5)).found_ids == ids
-    excluded = asyncio.run(chance.client.search("bm25_search", "pump", 12, ("pumps-0",)))
+    excluded = asyncio.run(chance.search_client(chance.tasks[0], 0).search("bm25_search", "pump", 12, ("pumps-0",)))
     assert "pumps-0" not in [document.doc_id for document in excluded]
 
 

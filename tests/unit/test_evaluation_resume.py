@@ -90,6 +90,32 @@ def test_run_that_fails_late_is_continued_by_the_same_command(
     assert '"episodes": {"bm25"' in (out / "report.html").read_text()
 
 
+def test_run_continued_under_failing_searches_meets_the_failures_that_every_system_meets(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = write_pumps(tmp_path / "pumps")
+    overrides = ["system=[bm25]", "+system@systems.again=bm25", "evaluation/drift=[search_failing]"]
+    overrides += ["evaluation.drift.search_failing.rate=0.5"]
+    played: list[str] = []
+    whole = Baseline.play
+
+    async def failing(self: Baseline, world: World, task: Task, sample: int) -> Trajectory:
+        played.append(task.task_id)
+        if len(played) == 3 * 12 + 5:  # both undisturbed and the first one's drifted run are whole then
+            raise ClusterError("gone")
+        return await whole(self, world, task, sample)
+
+    with monkeypatch.context() as patched:
+        patched.setattr(Baseline, "play", failing)
+        assert evaluate(tmp_path / "out", folder, *overrides) == 2
+    assert evaluate(tmp_path / "out", folder, *overrides) == 0
+    assert evaluate(tmp_path / "at_once", folder, *overrides) == 0
+    (drift,) = numbers(tmp_path / "out")["drift"]
+    assert drift["systems"]["bm25"] == drift["systems"]["again"]
+    assert 0 < drift["systems"]["again"]["injected"] < 12
+    assert numbers(tmp_path / "out") == numbers(tmp_path / "at_once")
+
+
 def test_run_again_after_losses_plays_the_lost_episodes_alone(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

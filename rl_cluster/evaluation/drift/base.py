@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import hashlib
 import random
-from collections import Counter
 from collections.abc import Container, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
@@ -105,18 +104,22 @@ class ChangedSearch:
 
 
 class SometimesChanged(ChangedSearch):
-    """Changes a share `rate` of the searches; which ones, `seed`, `kind`, the query and how often it was asked decide."""
+    """Changes a share `rate` of the searches of one `episode`; which ones, `seed`, `kind`, `episode` and their number in it decide.
 
-    def __init__(self, inner: EvaluationSearch, kind: str, rate: float, seed: int) -> None:
+    So every system meets the same ones, whoever asked before, and a query may be let through the next time.
+    """
+
+    def __init__(self, inner: EvaluationSearch, kind: str, rate: float, seed: int, episode: str) -> None:
         super().__init__(inner)
         self.kind = kind
         self.rate = rate
         self.seed = seed
-        self.times: Counter[tuple[str, str]] = Counter()
+        self.episode = episode
+        self.searches = 0
 
     async def answer(self, asked: Asked) -> list[FoundDocument]:
-        self.times[asked.tool, asked.query] += 1  # the same query may be let through the next time
-        chance = random_of(self.seed, self.kind, asked.tool, asked.query, self.times[asked.tool, asked.query])
+        self.searches += 1
+        chance = random_of(self.seed, self.kind, self.episode, self.searches)
         return await (self.changed(asked) if chance.random() < self.rate else self.unchanged(asked))
 
     async def changed(self, asked: Asked) -> list[FoundDocument]:
@@ -171,8 +174,8 @@ class Drift:
         """A reply to these tools, as a reply to the undisturbed ones."""
         return reply
 
-    def client(self, client: EvaluationSearch, doc_ids: Sequence[str], seed: int) -> EvaluationSearch:
-        """The search service as the agent meets it."""
+    def client(self, client: EvaluationSearch, doc_ids: Sequence[str], seed: int, episode: str) -> EvaluationSearch:
+        """The search service as one episode meets it; `episode` is the same for every system."""
         return client
 
 

@@ -15,7 +15,9 @@ class Drift(base.Drift):
     def description(self) -> str:
         return "no search finds anything"
 
-    def client(self, client: base.EvaluationSearch, doc_ids: Sequence[str], seed: int) -> base.EvaluationSearch:
+    def client(
+        self, client: base.EvaluationSearch, doc_ids: Sequence[str], seed: int, episode: str
+    ) -> base.EvaluationSearch:
         return _Empty(client)
 
 

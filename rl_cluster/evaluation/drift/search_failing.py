@@ -24,8 +24,10 @@ class Drift(base.Drift):
     def description(self) -> str:
         return f"{self.settings.rate:.0%} of the searches fail, which the agent sees"
 
-    def client(self, client: base.EvaluationSearch, doc_ids: Sequence[str], seed: int) -> base.EvaluationSearch:
-        return _Failing(client, "failing", self.settings.rate, seed)
+    def client(
+        self, client: base.EvaluationSearch, doc_ids: Sequence[str], seed: int, episode: str
+    ) -> base.EvaluationSearch:
+        return _Failing(client, "failing", self.settings.rate, seed, episode)
 
 
 class _Failing(base.SometimesChanged):

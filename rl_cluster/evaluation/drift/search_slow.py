@@ -25,13 +25,15 @@ class Drift(base.Drift):
     def description(self) -> str:
         return f"{self.settings.rate:.0%} of the searches take {self.settings.delay_s:g} s more"
 
-    def client(self, client: base.EvaluationSearch, doc_ids: Sequence[str], seed: int) -> base.EvaluationSearch:
-        return _Slow(client, self.settings, seed)
+    def client(
+        self, client: base.EvaluationSearch, doc_ids: Sequence[str], seed: int, episode: str
+    ) -> base.EvaluationSearch:
+        return _Slow(client, self.settings, seed, episode)
 
 
 class _Slow(base.SometimesChanged):
-    def __init__(self, client: base.EvaluationSearch, settings: Settings, seed: int) -> None:
-        super().__init__(client, "slow", settings.rate, seed)
+    def __init__(self, client: base.EvaluationSearch, settings: Settings, seed: int, episode: str) -> None:
+        super().__init__(client, "slow", settings.rate, seed, episode)
         self.delay_s = settings.delay_s
 
     async def changed(self, asked: base.Asked) -> list[FoundDocument]:

@@ -21,6 +21,6 @@ class Player(Protocol):
     @property
     def tool_format(self) -> ToolFormat | None: ...
 
-    async def play(self, world: World, task: Task, number: int) -> Trajectory:
-        """Plays episode `number` of a run to its end; failures of engine or search come back as typed outcomes."""
+    async def play(self, world: World, task: Task, sample: int) -> Trajectory:
+        """Plays the episode number `sample` of a task to its end; failures of engine or search come back as typed outcomes."""
         ...

@@ -25,12 +25,13 @@ class Baseline:
     concurrency: int = 1
     tool_format: ToolFormat | None = None
 
-    async def play(self, world: World, task: Task, number: int) -> Trajectory:
+    async def play(self, world: World, task: Task, sample: int) -> Trajectory:
         started = time.time()
         error, found, observation, outcome = None, [], "", Outcome.NO_ANSWER
         with noted_injections() as noted:
             try:
-                found = await world.client.search(self.tool, task.prompt, DEPTH, task.excluded, snippets=False)
+                client = world.search_client(task, sample)
+                found = await client.search(self.tool, task.prompt, DEPTH, task.excluded, snippets=False)
                 observation = " ".join(document.doc_id for document in found[:SHOWN]) or "nothing found"
             except SearchRequestError as refused:
                 error = str(refused)
@@ -42,7 +43,7 @@ class Baseline:
         return Trajectory(
             trajectory_id=uuid.uuid4().hex,
             task_id=task.task_id,
-            group_id=f"{task.task_id}:{number}",
+            group_id=f"{task.task_id}:{sample}",
             turns=[turn],
             outcome=Outcome.FINISHED if ids else outcome,
             ranking=ids,

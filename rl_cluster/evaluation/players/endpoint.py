@@ -86,18 +86,18 @@ class Endpoint:
     async def close(self) -> None:
         await self.http.aclose()
 
-    async def play(self, world: World, task: Task, number: int) -> Trajectory:
+    async def play(self, world: World, task: Task, sample: int) -> Trajectory:
         trajectory = Trajectory(
             trajectory_id=uuid.uuid4().hex,
             task_id=task.task_id,
-            group_id=f"{task.task_id}:{number}",
+            group_id=f"{task.task_id}:{sample}",
             turns=[],
             outcome=Outcome.CANCELLED,
             index_id=world.index_id,
             started_at=time.time(),
         )
         try:
-            await self._play(world, task, trajectory)
+            await self._play(world, task, sample, trajectory)
         except ConfigError as error:  # what the conversation has grown to has no room in the model's context
             trajectory.outcome, trajectory.error = Outcome.SEQUENCE_LIMIT, str(error)
         except EngineError as error:
@@ -109,8 +109,8 @@ class Endpoint:
         trajectory.finished_at = time.time()
         return trajectory
 
-    async def _play(self, world: World, task: Task, trajectory: Trajectory) -> None:
-        environment = world.episode(task, self.tool_format)
+    async def _play(self, world: World, task: Task, sample: int, trajectory: Trajectory) -> None:
+        environment = world.episode(task, sample, self.tool_format)
         messages: list[dict[str, Any]] = [
             {"role": "system", "content": environment.system},
             {"role": "user", "content": environment.question},

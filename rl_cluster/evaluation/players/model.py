@@ -46,11 +46,11 @@ class Model:
     def tool_format(self) -> ToolFormat:
         return self.parts.tool_format
 
-    async def play(self, world: World, task: Task, number: int) -> Trajectory:
+    async def play(self, world: World, task: Task, sample: int) -> Trajectory:
         attempt = 0
         while True:
-            environment = world.episode(task, self.tool_format)
-            group = f"{task.task_id}:{number}"
+            environment = world.episode(task, sample, self.tool_format)
+            group = f"{task.task_id}:{sample}"
             trajectory = await run_episode(self.parts, task, environment, self.limits, group, attempt, world.index_id)
             retried = trajectory.outcome in (Outcome.TOOL_TIMEOUT, Outcome.TOOL_UNAVAILABLE, Outcome.ENGINE_ERROR)
             if not retried or attempt >= self.retries:

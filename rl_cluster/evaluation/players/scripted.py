@@ -23,13 +23,13 @@ class Scripted:
     concurrency: int = 1
     tool_format: ToolFormat = field(default_factory=lambda: get_format("plain"))
 
-    async def play(self, world: World, task: Task, number: int) -> Trajectory:
-        environment = world.episode(task, self.tool_format)
+    async def play(self, world: World, task: Task, sample: int) -> Trajectory:
+        environment = world.episode(task, sample, self.tool_format)
         script = scripted_search(task.prompt, world.environment.k)
         trajectory = Trajectory(
             trajectory_id=uuid.uuid4().hex,
             task_id=task.task_id,
-            group_id=f"{task.task_id}:{number}",
+            group_id=f"{task.task_id}:{sample}",
             turns=[],
             outcome=Outcome.CANCELLED,
             index_id=world.index_id,
