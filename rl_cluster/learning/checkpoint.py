@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from rl_cluster.errors import CheckpointError
+from rl_cluster.learning.whole_folder import discard, former_folders, put_in_place, recover
 
 STATE = "run.json"
 """What makes a folder a checkpoint."""
@@ -52,12 +53,10 @@ def commit_checkpoint(
         json.dump(state, file)
         file.flush()
         os.fsync(file.fileno())
-    if final.exists():
-        shutil.rmtree(final)
-    partial.rename(final)
+    put_in_place(partial, final)
     steps = [s for s in checkpoint_steps(root) if s not in protect]
     for old in steps[:-keep]:
-        shutil.rmtree(checkpoint_folder(root, old))
+        discard(checkpoint_folder(root, old))
     return final
 
 
@@ -76,7 +75,9 @@ def last_progress(root: Path) -> int:
 
 
 def checkpoint_steps(root: Path) -> list[int]:
-    """Steps of all whole checkpoints, ascending."""
+    """Steps of all whole checkpoints, ascending, one included that was being replaced when a process ended."""
+    for folder in former_folders(root, "step_*"):
+        recover(folder)
     return sorted(int(path.parent.name.removeprefix("step_")) for path in root.glob(f"step_*/{STATE}"))
 
 
@@ -85,4 +86,6 @@ def read_state(folder: Path) -> dict[str, Any]:
     try:
         return json.loads((folder / STATE).read_text())
     except (OSError, ValueError) as error:
-        raise CheckpointError(f"{folder / STATE} cannot be read ({error}); resume from another checkpoint.") from error
+        raise CheckpointError(
+            f"{folder / STATE} cannot be read ({error}); remove {folder} to resume from the one before."
+        ) from error

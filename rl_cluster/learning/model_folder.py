@@ -10,6 +10,7 @@ import shutil
 from pathlib import Path
 
 from rl_cluster.errors import CheckpointError
+from rl_cluster.learning.whole_folder import put_in_place, recover
 
 _VALIDATION = "validation.json"
 
@@ -24,22 +25,19 @@ def begin_model(output: Path, name: str) -> Path:
 
 def commit_model(output: Path, name: str, validation: dict[str, float] | None = None) -> Path:
     """Gives a written model its name in place of the one before. Raises CheckpointError where there are no weights."""
-    partial, final, old = output / f".{name}.partial", output / name, output / f".{name}.old"
+    partial, final = output / f".{name}.partial", output / name
     if not any(partial.glob("*.safetensors")):
         raise CheckpointError(
             f"{partial} holds no weights: the learner's node does not share this folder; set output_dir to one that it shares."
         )
     if validation is not None:
         (partial / _VALIDATION).write_text(json.dumps(validation))
-    shutil.rmtree(old, ignore_errors=True)
-    if final.exists():
-        final.rename(old)
-    partial.rename(final)
-    shutil.rmtree(old, ignore_errors=True)
+    put_in_place(partial, final)
     return final
 
 
 def validation_of(output: Path, name: str) -> dict[str, float]:
-    """`step` and `ndcg@10` of a saved model; empty where there is none."""
+    """`step` and `ndcg@10` of a saved model; empty where there is none. One that was being replaced when a process ended counts."""
+    recover(output / name)
     path = output / name / _VALIDATION
     return json.loads(path.read_text()) if path.exists() else {}

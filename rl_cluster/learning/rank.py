@@ -386,7 +386,9 @@ class LearnerRank:
 
     def load(self, folder: str) -> int:
         """Restores what `save` wrote; returns the completed steps. Raises CheckpointError when it does not fit."""
-        missing = CheckpointError(f"{folder}/learner holds no learner state; resume from another checkpoint.")
+        missing = CheckpointError(
+            f"{folder}/learner holds no learner state; remove {folder} to resume from the one before."
+        )
         if not any((Path(folder) / "learner").glob("*.pt")):
             raise missing
         try:

@@ -84,6 +84,6 @@ class Curriculum:
             scores = {str(task_id): (float(mean), float(var)) for task_id, (mean, var) in state["scores"].items()}
         except (KeyError, TypeError, ValueError, AttributeError) as error:
             raise CheckpointError(
-                f"The saved curriculum is malformed ({error!r}); take an older checkpoint."
+                f"The saved curriculum is malformed ({error!r}); remove the newest checkpoint to resume from the one before."
             ) from error
         self._choices, self._scores, self._highest = choices, scores, highest

@@ -230,11 +230,15 @@ class TaskLedger:
             ledger._reasons = {group_id: DropReason(reason) for group_id, reason in state["dropped"].items()}
             unfinished = list(state["unfinished"])
         except (KeyError, TypeError, AttributeError) as error:
-            raise CheckpointError(f"The saved ledger is malformed ({error!r}); take an older checkpoint.") from error
+            raise CheckpointError(
+                f"The saved ledger is malformed ({error!r}); remove the newest checkpoint to resume from the one before."
+            ) from error
         except ValueError as error:
             if isinstance(error, (CheckpointError, ConfigError, DataError)):
                 raise
-            raise CheckpointError(f"The saved ledger is malformed ({error}); take an older checkpoint.") from error
+            raise CheckpointError(
+                f"The saved ledger is malformed ({error}); remove the newest checkpoint to resume from the one before."
+            ) from error
         ledger._restore(unfinished)
         return ledger
 
@@ -242,7 +246,9 @@ class TaskLedger:
         final = [*self._steps, *self._reasons]
         everything = [*final, *unfinished]
         if len(set(everything)) < len(everything):
-            raise CheckpointError("The saved ledger names a group in two states; take an older checkpoint.")
+            raise CheckpointError(
+                "The saved ledger names a group in two states; remove the newest checkpoint to resume from the one before."
+            )
         known = {ticket.group_id: serial for serial, ticket in self._all_tickets()}
         foreign = [group_id for group_id in everything if group_id not in known]
         if foreign:

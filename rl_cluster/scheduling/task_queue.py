@@ -53,7 +53,7 @@ class TaskQueue:
             ledger, curriculum = state["ledger"], state["curriculum"]
         except (KeyError, TypeError) as error:
             raise CheckpointError(
-                f"The saved task queue is malformed ({error!r}); take an older checkpoint."
+                f"The saved task queue is malformed ({error!r}); remove the newest checkpoint to resume from the one before."
             ) from error
         self.ledger = TaskLedger.from_state_dict(ledger, task_ids, max_epochs)
         if self.curriculum is not None and curriculum is not None:

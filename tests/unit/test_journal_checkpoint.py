@@ -215,6 +215,44 @@ def test_checkpoint_same_step_again_replaces_it(tmp_path: Path) -> None:
     assert (checkpoint_folder(tmp_path, 3) / "learner" / "weights.pt").read_bytes() == b"again"
 
 
+def test_checkpoint_crash_between_two_names_gives_the_replaced_one_back(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    save(tmp_path, 3)
+    rename = Path.rename
+
+    def crash(self: Path, target: Path) -> Path:
+        if self.name.endswith(".partial"):
+            raise KeyboardInterrupt
+        return rename(self, target)
+
+    monkeypatch.setattr(Path, "rename", crash)
+    with pytest.raises(KeyboardInterrupt):
+        save(tmp_path, 3)
+    monkeypatch.undo()
+    assert checkpoint_steps(tmp_path) == [3]
+    assert read_state(checkpoint_folder(tmp_path, 3)) == {"completed_steps": 3}
+
+
+def test_checkpoint_crash_while_removing_leaves_no_half_of_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    save(tmp_path, 3)
+    removed: list[Path] = []
+
+    def crash(path: Path, ignore_errors: bool = False) -> None:
+        removed.append(path)
+        if path.name.endswith(".discarded"):
+            raise KeyboardInterrupt
+
+    monkeypatch.setattr("shutil.rmtree", crash)
+    with pytest.raises(KeyboardInterrupt):
+        save(tmp_path, 4, keep=1)
+    monkeypatch.undo()
+    assert removed
+    assert checkpoint_steps(tmp_path) == [4]
+    save(tmp_path, 5, keep=1)
+    assert [path.name for path in tmp_path.iterdir()] == ["step_000005"]
+
+
 def test_checkpoint_keep_removes_the_oldest(tmp_path: Path) -> None:
     for step in (1, 2, 10, 20):
         save(tmp_path, step, keep=2)
@@ -238,7 +276,9 @@ def test_checkpoint_steps_are_in_the_order_of_numbers(tmp_path: Path) -> None:
 def test_checkpoint_unreadable_state_is_a_checkpoint_error(tmp_path: Path, content: bytes) -> None:
     folder = save(tmp_path, 3)
     (folder / "run.json").write_bytes(content)
-    with pytest.raises(CheckpointError, match=r"run\.json cannot be read .*; resume from another checkpoint\.$"):
+    with pytest.raises(
+        CheckpointError, match=r"run\.json cannot be read .*; remove .*step_\d+ to resume from the one before\.$"
+    ):
         read_state(folder)
 
 

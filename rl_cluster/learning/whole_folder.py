@@ -1,0 +1,42 @@
+"""Folders that are written beside their place and take it when whole.
+
+Invariant: under its name a folder is whole, whenever the process ends; where it ended between two names, `recover` gives the former
+folder its name back.
+"""
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+
+
+def put_in_place(partial: Path, final: Path) -> None:
+    """Gives `partial` the name `final`, in place of a folder that has it."""
+    former = _former(final)
+    shutil.rmtree(former, ignore_errors=True)
+    if final.exists():
+        final.rename(former)
+    partial.rename(final)
+    shutil.rmtree(former, ignore_errors=True)
+
+
+def recover(final: Path) -> None:
+    """Gives a folder its name back that was to be replaced when the process ended."""
+    if not final.exists() and _former(final).exists():
+        _former(final).rename(final)
+
+
+def discard(folder: Path) -> None:
+    """Removes a folder, and what is left of others beside it that were being removed when a process ended."""
+    folder.rename(folder.with_name(f".{folder.name}.discarded"))
+    for doomed in folder.parent.glob(".*.discarded"):
+        shutil.rmtree(doomed, ignore_errors=True)
+
+
+def former_folders(root: Path, pattern: str) -> list[Path]:
+    """The places of folders whose names match `pattern` that were being replaced."""
+    return [root / path.name.removeprefix(".").removesuffix(".former") for path in root.glob(f".{pattern}.former")]
+
+
+def _former(final: Path) -> Path:
+    return final.with_name(f".{final.name}.former")
