@@ -16,6 +16,7 @@ from typing import Any
 from rl_cluster.errors import DataError
 from rl_cluster.evaluation.holm import holm
 from rl_cluster.evaluation.measures import MeasureSettings, Prices, measure
+from rl_cluster.evaluation.power import smallest_detectable_effect
 from rl_cluster.evaluation.repeats import mean_over_repeats
 from rl_cluster.evaluation.summary import EpisodeRecord, compare, question_scores, summarise
 
@@ -146,10 +147,11 @@ def _pair(before: str, after: str, systems: Systems, settings: MeasureSettings) 
 
 
 def correct_by_holm(parts: Mapping[str, dict[str, Any]]) -> None:
-    """Sets `p_holm` of each from the `p` of all."""
+    """Sets `p_holm` of each from the `p` of all, `comparisons`, their number, and what each can detect at the level that this leaves."""
     corrected = holm({name: part["p"] for name, part in parts.items()})
     for name, part in parts.items():
-        part["p_holm"] = corrected[name]
+        part["p_holm"], part["comparisons"] = corrected[name], len(parts)
+        part["smallest_detectable"] = smallest_detectable_effect(part["difference_sd"], part["n"], len(parts))
 
 
 def _repeats(name: str, reference: str, runs: Sequence[str], systems: Systems) -> dict[str, Any]:

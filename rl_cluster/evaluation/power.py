@@ -3,24 +3,24 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
 from statistics import NormalDist
-
-import numpy as np
 
 from rl_cluster.evaluation.statistics import student_quantile
 
 
-def smallest_detectable_effect(differences: Sequence[float], level: float = 0.05, power: float = 0.8) -> float | None:
-    """The mean difference that a two-sided paired test at `level` finds with probability `power`, from n differences.
+def smallest_detectable_effect(
+    spread: float | None, n: int, comparisons: int = 1, level: float = 0.05, power: float = 0.8
+) -> float | None:
+    """The mean of n differences that a two-sided paired test finds with probability `power`, in their unit.
 
-    (t + z) * sd / sqrt(n), with Student's quantile for the level and the normal one for the power (Cohen 1988, chapter 2).
-    None for n < 2, and where the differences have no spread, since nothing is known of it then.
+    (t + z) * spread / sqrt(n), with Student's quantile for the level and the normal one for the power (Cohen 1988, chapter 2);
+    `spread` is the standard deviation (ddof 1) of the differences. Of several `comparisons` that are corrected together each is
+    held to level / comparisons, the strictest level at which Holm's correction may have to find it.
+
+    None where nothing is known of the spread (None, or 0), and where the signs of so few differences give no p of that level.
     """
-    if len(differences) < 2:
+    held_to = level / comparisons
+    if spread is None or spread <= 1e-12 or 2.0 ** (1 - n) > held_to:
         return None
-    spread = float(np.std(differences, ddof=1))
-    if spread <= 1e-12 * max(1.0, float(np.abs(differences).max())):
-        return None
-    quantiles = student_quantile(1 - level / 2, len(differences) - 1) + NormalDist().inv_cdf(power)
-    return quantiles * spread / math.sqrt(len(differences))
+    quantiles = student_quantile(1 - held_to / 2, n - 1) + NormalDist().inv_cdf(power)
+    return quantiles * spread / math.sqrt(n)

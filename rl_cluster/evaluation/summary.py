@@ -12,6 +12,8 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+import numpy as np
+
 from rl_cluster.errors import DataError, Outcome
 from rl_cluster.evaluation.power import smallest_detectable_effect
 from rl_cluster.evaluation.statistics import (
@@ -134,8 +136,8 @@ class PairedSummary:
     ndcg: PairedDifference
     ranking: MeanInterval
     failure_avoidance: MeanInterval
-    smallest_detectable: float | None = None
-    """The smallest difference that the test finds with a chance of 80%."""
+    spread: float | None = None
+    """Standard deviation of the differences over questions; None for n < 2."""
     lost_before: int = 0
     lost_after: int = 0
 
@@ -148,7 +150,10 @@ class PairedSummary:
         return "; ".join(filter(None, (self.ndcg.caution, lost)))
 
     def as_json(self) -> dict[str, Any]:
-        """JSON types alone; `ndcg@10` is the difference, `ci95` its interval, `p` its two-sided p-value."""
+        """JSON types alone; `ndcg@10` is the difference, `ci95` its interval, `p` its two-sided p-value.
+
+        `smallest_detectable` is what the test finds with a chance of 80% where this is the only one of `comparisons`.
+        """
         return {
             "ndcg@10": self.ndcg.mean,
             "ci95": self.ndcg.interval,
@@ -157,7 +162,9 @@ class PairedSummary:
             "n": self.n,
             "lost_before": self.lost_before,
             "lost_after": self.lost_after,
-            "smallest_detectable": self.smallest_detectable,
+            "difference_sd": self.spread,
+            "comparisons": 1,
+            "smallest_detectable": smallest_detectable_effect(self.spread, self.n),
             "ranking": self.ranking.mean,
             "ranking_ci95": self.ranking.interval,
             "failure_avoidance": self.failure_avoidance.mean,
@@ -228,7 +235,7 @@ def compare(
         failure_avoidance=bootstrap_mean_ci(
             [[part] for part in rest], resamples=resamples, seed=seed, bounds=(-1.0, 1.0)
         ),
-        smallest_detectable=smallest_detectable_effect(differences),
+        spread=float(np.std(differences, ddof=1)) if len(differences) > 1 else None,
         lost_before=_lost(before),
         lost_after=_lost(after),
     )

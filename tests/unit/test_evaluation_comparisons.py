@@ -52,21 +52,25 @@ def test_holm_hand_worked_values_and_order() -> None:
         holm({"a": 1.5})
 
 
-def test_smallest_detectable_effect_has_the_power_it_says() -> None:
+@pytest.mark.parametrize("comparisons", [1, 8])
+def test_smallest_detectable_effect_has_the_power_it_says_at_the_level_of_its_comparisons(comparisons: int) -> None:
     rng = np.random.default_rng(0)
-    differences = rng.normal(0.0, 0.3, 80)
-    effect = smallest_detectable_effect(list(differences))
+    effect = smallest_detectable_effect(0.3, 80, comparisons)
     assert effect is not None
-    spread = differences.std(ddof=1)
-    samples = [rng.normal(effect, spread, 80) for _ in range(2000)]
-    p_values: Any = [stats.ttest_1samp(sample, 0.0)[1] for sample in samples]
-    found = np.array(p_values) < 0.05
-    assert np.mean(found) == pytest.approx(0.8, abs=0.03)
+    p_values: Any = stats.ttest_1samp(rng.normal(effect, 0.3, (2000, 80)), 0.0, axis=1)[1]
+    assert np.mean(p_values < 0.05 / comparisons) == pytest.approx(0.8, abs=0.03)
 
 
 def test_smallest_detectable_effect_nothing_known_is_none() -> None:
-    assert smallest_detectable_effect([0.3]) is None
-    assert smallest_detectable_effect([0.1, 0.1, 0.1]) is None
+    assert smallest_detectable_effect(None, 1) is None
+    assert smallest_detectable_effect(0.0, 30) is None
+
+
+def test_smallest_detectable_effect_so_few_questions_that_none_is_ever_found_is_none() -> None:
+    """The signs of 5 differences give a p of 2 / 2^5 at least, those of 6 one of 2 / 2^6."""
+    assert smallest_detectable_effect(0.3, 5) is None
+    assert smallest_detectable_effect(0.3, 6) is not None
+    assert smallest_detectable_effect(0.3, 6, comparisons=2) is None
 
 
 def test_mean_over_repeats_covers_new_seeds_and_questions() -> None:

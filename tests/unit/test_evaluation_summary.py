@@ -14,6 +14,7 @@ from rl_cluster.errors import DataError, Outcome
 from rl_cluster.evaluation.comparison import compare_systems, rows
 from rl_cluster.evaluation.holm import holm
 from rl_cluster.evaluation.measures import MeasureSettings
+from rl_cluster.evaluation.power import smallest_detectable_effect
 from rl_cluster.evaluation.summary import EpisodeRecord, compare, summarise
 from rl_cluster.evaluation.table import result_table
 
@@ -141,6 +142,12 @@ def test_compare_systems_corrects_over_data_sets_and_pairs() -> None:
         assert set(pair["datasets"]) == {"x", "y"}
         assert all(part["p"] <= part["p_holm"] <= 1 for part in [*pair["datasets"].values(), pair["overall"]])
     assert found["pairs"][1]["overall"]["p_holm"] < 0.01 < found["pairs"][0]["overall"]["p_holm"]
+    for part in (found["pairs"][0]["overall"], found["pairs"][0]["datasets"]["x"]):
+        assert part["comparisons"] == 2
+        assert part["smallest_detectable"] == smallest_detectable_effect(part["difference_sd"], part["n"], 2)
+    alone = compare(systems["base"], systems["same"], settings.resamples).as_json()
+    assert alone["comparisons"] == 1
+    assert alone["smallest_detectable"] < found["pairs"][0]["overall"]["smallest_detectable"]
     assert found["systems"]["better"]["datasets"]["x"]["n"] == 30
     assert found["repeats"][0]["by_run"]["better"] == pytest.approx(found["pairs"][1]["overall"]["ndcg@10"])
 
