@@ -91,7 +91,12 @@ def made_report() -> ReportContent:
         comparison=comparison,
         facts={"questions": "60 of two sets", "model": HOSTILE},
         history=[
-            {"step": s, "rollout/reward/mean": -0.2 + 0.05 * s, "rollout/reward/std": 0.4, "training/num_groups": 8}
+            {
+                "step": s,
+                "rollout/reward/mean": -0.2 + 0.05 * s,
+                "analysis/reward_variance_across_groups": 0.04,
+                "training/num_groups": 8,
+            }
             for s in range(1, 15)
         ],
         validations=[

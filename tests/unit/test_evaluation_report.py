@@ -14,7 +14,10 @@ from pathlib import Path
 
 import pytest
 from rich.console import Console
+from scipy import stats
 
+from rl_cluster.algorithms.types import AdvantageSettings
+from rl_cluster.episodes.trajectory import Trajectory, Turn
 from rl_cluster.errors import Outcome
 from rl_cluster.evaluation.comparison import compare_systems
 from rl_cluster.evaluation.report import ReportContent, plots, write_report
@@ -23,6 +26,7 @@ from rl_cluster.evaluation.report.content import MAX_TEXT, question_views
 from rl_cluster.evaluation.report.markdown import plain
 from rl_cluster.evaluation.summary import EpisodeRecord
 from rl_cluster.evaluation.table import comparison_table
+from rl_cluster.learning.batch import build_step_batch
 from tests.helpers.made_report import HOSTILE, SETTINGS, made_report
 
 BROWSER = next(
@@ -59,6 +63,12 @@ def test_page_is_self_contained_and_hostile_text_makes_no_element(page: Path) ->
     assert tags.names.count("script") == 2
     assert tags.names.count("svg") == 6
     assert "default-src 'none'" in page.read_text()
+
+
+def test_report_says_at_which_level_the_smallest_detectable_difference_is_one(page: Path) -> None:
+    said = "at the level 0.05 divided by the number of comparisons that p is corrected over"
+    assert all(said in page.with_name(name).read_text() for name in ("report.html", "report.md"))
+    assert "in 4 of 5 cases, at p &lt; 0.05 / 2 comparisons" in page.read_text()
 
 
 def test_page_data_comes_back_as_it_was(content: ReportContent, page: Path) -> None:
@@ -164,6 +174,35 @@ def test_episodes_lost_to_infrastructure_are_shown_and_warned_of_in_every_file(t
 
 def test_plots_nothing_to_draw_is_nothing() -> None:
     assert plots.learning_curve([], []) == plots.forest([]) == plots.drifts([]) == ""
+
+
+def test_reward_band_is_the_interval_of_a_steps_group_means() -> None:
+    rewards = {"a": [1.0, 0.6, 0.8], "b": [-1.0, 0.2, 0.5], "c": [0.1, 0.1, 0.1], "d": [0.9, 0.4, 0.5]}
+    groups = {
+        name: [
+            Trajectory(f"{name}{i}", name, name, [Turn([1], [2], [-0.5], [0])], Outcome.FINISHED, r)
+            for i, r in enumerate(found)
+        ]
+        for name, found in rewards.items()
+    }
+    metrics = build_step_batch(groups, "group_based", AdvantageSettings(), 1).metrics
+    means = [sum(found) / len(found) for found in rewards.values()]
+    low, high = stats.t.interval(0.95, 3, sum(means) / 4, stats.sem(means))
+    assert metrics["rollout/reward/mean"] == pytest.approx((low + high) / 2)
+    assert plots.reward_half_widths([metrics]) == pytest.approx([(high - low) / 2], rel=2e-3)
+
+
+def test_learning_curve_of_steps_that_do_not_tell_their_groups_apart_has_no_band_and_says_so(
+    content: ReportContent, page: Path, tmp_path: Path
+) -> None:
+    assert "Band: 95% intervals of the mean reward over groups" in page.read_text()
+    assert plots.learning_curve(content.history, []).count("<polygon") == 1
+    older = [{**entry} for entry in content.history]
+    del older[3]["analysis/reward_variance_across_groups"]
+    assert "<polygon" not in plots.learning_curve(older, [])
+    text = write_report(tmp_path, replace(content, history=older), {})[2].read_text()
+    assert "No band: the steps do not say how far their groups lie apart." in text
+    assert plots.reward_half_widths([{**content.history[0], "training/num_groups": 1}]) is None
 
 
 def test_forest_of_a_data_set_in_pieces_keeps_their_rows_apart() -> None:

@@ -47,7 +47,7 @@ def _charts(content: ReportContent) -> list[tuple[str, str, str]]:
     return [
         (
             "Learning",
-            "Band: 1.96 standard errors over groups. Points: held-out questions with 95% intervals.",
+            f"{_band(content)} Points: held-out questions with 95% intervals.",
             plots.learning_curve(content.history, content.validations, content.external_metric),
         ),
         (
@@ -60,6 +60,12 @@ def _charts(content: ReportContent) -> list[tuple[str, str, str]]:
         ("Quality against cost", "Bars: 95% intervals of nDCG@10.", plots.quality_against_cost(systems)),
         ("Drift", "Against the undisturbed run, same questions.", plots.drifts(content.drifts)),
     ]
+
+
+def _band(content: ReportContent) -> str:
+    if plots.reward_half_widths(content.history) is None:
+        return "No band: the steps do not say how far their groups lie apart."
+    return "Band: 95% intervals of the mean reward over groups, by Student's t."
 
 
 def _passes(found: Mapping[str, Any]) -> str:

@@ -19,20 +19,38 @@ from rl_cluster.evaluation.report.canvas import (
     shortened,
     told_apart,
 )
+from rl_cluster.evaluation.statistics import student_quantile
 
 _LEFT, _RIGHT = 46, 12
+_GROUP_VARIANCE = "analysis/reward_variance_across_groups"
+
+
+def reward_half_widths(history: Sequence[Mapping[str, float]]) -> list[float] | None:
+    """By step, half the width of the 95% interval of its mean reward: Student's, of the means of its groups.
+
+    A group is one question, whose episodes are alike. None where some step does not say how far its groups lie apart, or has one
+    alone.
+    """
+    halves = []
+    for entry in history:
+        variance, groups = entry.get(_GROUP_VARIANCE), int(entry.get("training/num_groups", 0))
+        if variance is None or groups < 2:
+            return None
+        # The variance has ddof 0, so the squared standard error of the mean is it over one group less.
+        halves.append(student_quantile(0.975, groups - 1) * math.sqrt(variance / (groups - 1)))
+    return halves
 
 
 def learning_curve(
     history: Sequence[Mapping[str, float]], validations: Sequence[Mapping[str, float]], metric: str = "nDCG@10"
 ) -> str:
-    """Reward by step with a band of 1.96 standard errors over groups, and the external metric with its intervals."""
-    rewards = []
-    for entry in history:
-        if "rollout/reward/mean" in entry:
-            groups = max(entry.get("training/num_groups", 1.0), 1.0)
-            half = 1.96 * entry.get("rollout/reward/std", 0.0) / math.sqrt(groups)
-            rewards.append((entry["step"], entry["rollout/reward/mean"], half))
+    """Reward by step, with a band where `reward_half_widths` knows one, and the external metric with its intervals."""
+    played = [entry for entry in history if "rollout/reward/mean" in entry]
+    band = reward_half_widths(played)
+    rewards = [
+        (entry["step"], entry["rollout/reward/mean"], half)
+        for entry, half in zip(played, band or [0.0] * len(played), strict=True)
+    ]
     points = [v for v in validations if math.isfinite(v.get("mean", math.nan))]
     if len(rewards) < 2 and len(points) < 2:
         return ""
@@ -45,9 +63,10 @@ def learning_curve(
     _axes(canvas, across, up, "training step", 200)
     if rewards:
         places = [across(step) for step, _, _ in rewards]
-        upper = [(x, up(y + half)) for x, (_, y, half) in zip(places, rewards, strict=True)]
-        lower = [(x, up(y - half)) for x, (_, y, half) in zip(places, rewards, strict=True)]
-        canvas.band(upper, lower, COLOURS[0])
+        if band is not None:
+            upper = [(x, up(y + half)) for x, (_, y, half) in zip(places, rewards, strict=True)]
+            lower = [(x, up(y - half)) for x, (_, y, half) in zip(places, rewards, strict=True)]
+            canvas.band(upper, lower, COLOURS[0])
         canvas.polyline([(x, up(y)) for x, (_, y, _) in zip(places, rewards, strict=True)], COLOURS[0])
     for v in points:
         x = across(v["step"])
