@@ -30,8 +30,8 @@ class EpisodeRecord:
     """What evaluation keeps of one episode. (dataset, task_id) names the question; several rollouts may share it.
 
     ndcg, recall_10, recall_100 and reciprocal_rank in [0, 1] are those of the final ranking and are read only when the
-    episode finished. Questions without a positive judgement have no nDCG and are left out by the caller, who reports their
-    number. `gold` documents are those of positive gain: how many there are, how many some search showed, how many of these
+    episode finished. A question without a positive judgement has no nDCG and is none here: it is dropped when a data set is
+    prepared, whose manifest names it. `gold` documents are those of positive gain: how many there are, how many some search showed, how many of these
     were not handed in. An idle search shows no document that earlier ones of the episode did not show; `injected` counts the
     calls that a drift made fail or wait, `handed_in` the documents of the ranking. `billed_s` is the episode's share of the
     seconds in which its system played, `latency_s` how long it took itself, of which it waited `waited_s` for an engine or endpoint
@@ -90,7 +90,6 @@ class SystemSummary:
     tokens: MeanInterval | None
     malformed_calls: MeanInterval | None
     latency_s: MeanInterval | None
-    num_unjudged: int = 0
     datasets: dict[str, int] = field(default_factory=dict)
 
     def as_json(self) -> dict[str, Any]:
@@ -106,7 +105,6 @@ class SystemSummary:
             "failures": self.failures,
             "infrastructure": sum(self.infrastructure.values()),
             "infrastructure_by_reason": self.infrastructure,
-            "unjudged_questions": self.num_unjudged,
             "questions_by_dataset": self.datasets,
         }
         means = {
@@ -172,9 +170,7 @@ class PairedSummary:
         }
 
 
-def summarise(
-    records: Sequence[EpisodeRecord], num_unjudged: int = 0, resamples: int = 10_000, seed: int = 0
-) -> SystemSummary:
+def summarise(records: Sequence[EpisodeRecord], resamples: int = 10_000, seed: int = 0) -> SystemSummary:
     """The numbers of one system. DataError for no records, or a finished one whose nDCG is not in [0, 1]."""
     questions = by_question(records)
     groups = list(questions.values())
@@ -203,7 +199,6 @@ def summarise(
         tokens=mean_of(lambda record: record.sampled_tokens, ended),
         malformed_calls=mean_of(lambda record: record.malformed_calls, ended),
         latency_s=mean_of(lambda record: record.latency_s, ended),
-        num_unjudged=num_unjudged,
         datasets=dict(sorted(Counter(dataset for dataset, _ in questions).items())),
     )
 
