@@ -10,7 +10,7 @@ from __future__ import annotations
 import asyncio
 import copy
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Protocol
 
@@ -115,13 +115,25 @@ class ServeSearchClient:
     async def indexes(self) -> list[IndexDescription]:
         """What one replica, or one of each shard, answers from."""
         names = deployments(self.documents_from, self.limits.shards)
-        found = asyncio.gather(*(value_of(self._handle(name).describe.remote()) for name in names))
+        return described(await asyncio.gather(*map(self._description, names)))
+
+    async def check(self, tools: Sequence[str]) -> None:
+        """Asks one replica of each deployment of these tools. Raises ToolTimeoutError or ToolUnavailableError for the first that
+        does not answer."""
+        names = {name for tool in tools if tool in DEPLOYMENTS for name in deployments(tool, self.limits.shards)}
+        await asyncio.gather(*map(self._description, sorted(names)))
+
+    async def _description(self, deployment: str) -> list[IndexDescription]:
         try:
-            return described(await within(_DESCRIBE_TIMEOUT_S, found))
+            return await within(_DESCRIBE_TIMEOUT_S, value_of(self._handle(deployment).describe.remote()))
         except TimeoutError as error:
-            raise ToolTimeoutError(f"No replica described its indexes within {_DESCRIBE_TIMEOUT_S:.0f} s.") from error
+            raise ToolTimeoutError(
+                f"No replica of {deployment} described its indexes within {_DESCRIBE_TIMEOUT_S:.0f} s."
+            ) from error
         except (RayServeException, RayError) as error:
-            raise ToolUnavailableError(f"The search service is not available: {_first_line(error)}") from error
+            raise ToolUnavailableError(
+                f"{deployment} of the search service is not available: {_first_line(error)}"
+            ) from error
 
     async def swap(self, name: str, folder: str) -> IndexDescription:
         """Makes `name` stand for the index in `folder` at all replicas. Raises IndexFormatError, DeadlineError."""

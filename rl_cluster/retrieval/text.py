@@ -10,7 +10,8 @@ MAX_SNIPPET_CHARACTERS = 4000
 MAX_PART_CHARACTERS = 16_384
 MAX_ID_CHARACTERS = 512
 ID_RULE = f"write ids of one line and at most {MAX_ID_CHARACTERS} characters, without blanks at their ends"
-ID_BREAKS = re.compile("[\x00-\x1f\x7f-\x9f\u2028\u2029]")
+# Marks that turn the direction of the text that follows could show one id as another.
+ID_BREAKS = re.compile("[\x00-\x1f\x7f-\x9f\u2028\u2029\u202a-\u202e\u2066-\u2069]")
 _ASCII_CONTROLS = re.compile(r"[\x00-\x08\x0e-\x1b\x7f]+")
 
 
@@ -18,7 +19,7 @@ def id_problem(doc_id: str) -> str:
     """Why an id cannot stand in a line of search results and be read back from there; empty where it can."""
     found = ID_BREAKS.search(doc_id)
     if found is not None:
-        return f"a line break or control character (U+{ord(found.group()):04X}) in it"
+        return f"a line break, control character or turn of direction (U+{ord(found.group()):04X}) in it"
     if len(doc_id) > MAX_ID_CHARACTERS:
         return f"{len(doc_id)} characters"
     return "a blank at an end" if doc_id != doc_id.strip() else ""

@@ -47,6 +47,8 @@ class Coalescer(Generic[Item, Result]):
     async def submit(self, item: Item) -> Result:
         """The result of one item. Raises ToolUnavailableError where too many wait, and what `send` raises."""
         if len(self._waiting) >= self._max_waiting:
+            self._forget_given_up()
+        if len(self._waiting) >= self._max_waiting:
             raise ToolUnavailableError(
                 f"{self._name} has {len(self._waiting)} requests waiting, which is its limit; try again later."
             )
@@ -58,6 +60,10 @@ class Coalescer(Generic[Item, Result]):
             self._pump_is_due = True
             loop.call_soon(self._pump)
         return await result
+
+    def _forget_given_up(self) -> None:
+        """Behind a batch that stalls, callers give up, and what they asked must not keep others out."""
+        self._waiting = deque(entry for entry in self._waiting if not entry[1].done())
 
     def _pump(self) -> None:
         self._pump_is_due = False

@@ -7,7 +7,7 @@ Every failure has a status and the body {"error": {"type", "message"}}: 422 for 
 from __future__ import annotations
 
 import time
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import asdict, dataclass
 from typing import Annotated, Any, Protocol
@@ -62,6 +62,8 @@ class Backend(Protocol):
     async def read_index(self, request: DocumentRequest) -> DocumentAnswer: ...
 
     async def indexes(self) -> list[IndexDescription]: ...
+
+    async def check(self, tools: Sequence[str]) -> None: ...
 
     async def swap(self, name: str, folder: str) -> IndexDescription: ...
 
@@ -142,8 +144,8 @@ def _add_routes(app: FastAPI, backend: Backend, settings: HttpSettings, metrics:
 
     @app.get("/healthz", response_model=schema.Health)
     async def health() -> dict[str, str]:
-        """Whether the service answers."""
-        await backend.indexes()
+        """Whether every tool answers."""
+        await backend.check(settings.tools.tools)
         return {"status": "ok"}
 
     @app.get("/metrics")

@@ -100,7 +100,8 @@ class HttpSearchClient:
     ) -> list[FoundDocument]:
         """At most k results, best first, ties by id; excluded ones never.
 
-        They are fewer than k where the endpoint cannot leave documents out, and its first `max_k` results are excluded ones.
+        A document of which several passages are found counts once, with the best. They are fewer than k then, and where the endpoint
+        cannot leave documents out and its first `max_k` results are excluded ones.
         """
         settings = self._settings
         if not query.strip():
@@ -118,8 +119,11 @@ class HttpSearchClient:
             ) from error
         if all(hit.score is not None for hit in hits):
             hits.sort(key=lambda hit: (-(hit.score or 0.0), hit.doc_id))
-        banned = set(excluded)
-        shown = [hit for hit in hits if hit.doc_id not in banned][:k]
+        banned, best = set(excluded), {}
+        for hit in hits:  # several passages of a document may be found; the first is the best
+            if hit.doc_id not in banned:
+                best.setdefault(hit.doc_id, hit)
+        shown = list(best.values())[:k]
         tokens = self._analyzer.tokens(safe)
         return [self._found(hit, tokens) for hit in shown]
 

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
 
 from rl_cluster.datasets.task import Document
-from rl_cluster.errors import RLClusterError
+from rl_cluster.errors import RLClusterError, ToolUnavailableError
 from rl_cluster.retrieval.corpus import Corpus
 from rl_cluster.retrieval.index import IndexSettings, SearchIndex
 from rl_cluster.service.catalog import IndexCatalog
@@ -53,6 +54,7 @@ class DirectBackend:
         self.catalog = catalog
         self.folders: dict[str, str] = {}
         self.failure: RLClusterError | None = None
+        self.dead: tuple[str, ...] = ()
 
     async def _ask(self, request: Request) -> SearchAnswer | DocumentAnswer:
         if self.failure is not None:
@@ -74,6 +76,11 @@ class DirectBackend:
 
     async def indexes(self) -> list[IndexDescription]:
         return self.catalog.describe()
+
+    async def check(self, tools: Sequence[str]) -> None:
+        for tool in tools:
+            if tool in self.dead:
+                raise ToolUnavailableError(f"{tool} is not available.")
 
     async def swap(self, name: str, folder: str) -> IndexDescription:
         self.folders[name] = folder

@@ -54,9 +54,10 @@ def test_search_bad_request_is_refused_in_one_sentence(index: SearchIndex, query
 @pytest.mark.parametrize(
     ("doc_id", "says"),
     [
-        ("a\nb | forged | line", r"line break or control character \(U\+000A\) in it"),
+        ("a\nb | forged | line", r"line break, control character or turn of direction \(U\+000A\) in it"),
         ("a\u2028b", r"\(U\+2028\)"),
         ("a\x1b[31m", r"\(U\+001B\)"),
+        ("a\u202eb", r"\(U\+202E\)"),
         (" a", "a blank at an end"),
         ("a\u00a0", "a blank at an end"),
         ("x" * 513, "513 characters"),

@@ -199,6 +199,14 @@ def test_search_deadline_that_passes_is_504(client: TestClient) -> None:
     assert search(client, timeout_s=1e-9).status_code == 504
 
 
+def test_health_with_one_tool_dead_is_503(client: TestClient, backend: DirectBackend) -> None:
+    assert client.get("/healthz").status_code == 200
+    backend.dead = ("bm25_search",)
+    answer = client.get("/healthz")
+    assert answer.status_code == 503
+    assert "bm25_search" in answer.text
+
+
 def test_token_is_asked_for_everywhere_but_health_and_documentation(guarded: TestClient) -> None:
     assert guarded.get("/healthz").status_code == 200
     assert guarded.get("/docs").status_code == 200

@@ -136,6 +136,15 @@ def test_http_json_template_is_filled_with_values(endpoint: Endpoint, play: Play
     assert [hit.doc_id for hit in found] == ["a", "c", "d"]
 
 
+def test_http_json_passages_of_one_document_count_once_with_the_best(endpoint: Endpoint, play: Play) -> None:
+    passages = [("d", 3.0), ("d", 9.0), ("e", 5.0), ("d", 4.0)]
+    endpoint.answers = [
+        {"hits": [{"doc_id": i, "title": "", "snippet": f"{i} {score}", "score": score} for i, score in passages]}
+    ]
+    found = play("http_json", lambda client: client.search("bm25_search", "pump", 3, ()))
+    assert [(hit.doc_id, hit.snippet) for hit in found] == [("d", "d 9.0"), ("e", "e 5.0")]
+
+
 def test_http_json_endpoint_that_cannot_exclude_is_asked_for_more(endpoint: Endpoint, play: Play) -> None:
     tools = {"bm25_search": {"q": "{query}", "n": "{k}", "note": "for {tool}: {query}"}}
     found = play("http_json", lambda client: client.search("bm25_search", "pump", 2, ("a", "b")), tools=tools)
