@@ -1,12 +1,14 @@
 """Submits the main job to a Ray cluster and follows it: `python -m rl_cluster.launch experiment=quickstart`.
 
 A local head is started when no cluster answers, and stopped again afterwards; one that already ran is left as it is.
-Ctrl-C stops the job on the cluster before this command ends. The exit code is the job's.
+Ctrl-C at any time stops the job on the cluster before this command ends. The exit code is the job's.
 """
 
 from __future__ import annotations
 
 import asyncio
+import contextlib
+import json
 import logging
 import os
 import shlex
@@ -28,10 +30,19 @@ from rl_cluster.errors import ClusterError, RLClusterError
 DASHBOARD_PORT = 8265
 START_TIMEOUT_S = 120.0
 STOP_WAIT_S = 20
+STOP_TIMEOUT_S = STOP_WAIT_S + 5.0
 AGENT_TIMEOUT_S = 60.0
-HEAD_ENVIRONMENT = {
-    # Ray kills a stopped job after this time; a run needs a little longer than the default of 3 s to end cleanly.
+APPEAR_TIMEOUT_S = 5.0
+"""How long a job may take to appear on the cluster after its submission was interrupted."""
+LOST_TIMEOUT_S = 60.0
+"""How long a cluster may give no answer while its job is followed."""
+POLL_S = 0.5
+JOB_ENVIRONMENT = {
+    # Ray kills a stopped job after this time; a run needs a little longer than the default of 3 s to end cleanly. It is read in
+    # the job's environment, so that it holds on a head that others started too.
     "RAY_JOB_STOP_WAIT_TIME_S": str(STOP_WAIT_S),
+}
+HEAD_ENVIRONMENT = {
     # Ray's workers run at a low priority unless told otherwise, so that any other program on the machine starves the job.
     "RAY_worker_niceness": "0",
     "RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO": "0",
@@ -60,25 +71,32 @@ def launch(overrides: Sequence[str]) -> int:
 
 
 def _submit(address: str, overrides: Sequence[str], run_name: str) -> int:
-    from ray.job_submission import JobStatus, JobSubmissionClient
+    from ray.job_submission import JobSubmissionClient
 
     # Ray's client would list every file that it leaves out of the upload; its errors are exceptions.
     logging.disable(logging.WARNING)
     client = JobSubmissionClient(address)
-    root = Path(__file__).resolve().parent.parent
     entrypoint = shlex.join(["python", "-m", "rl_cluster.train", *overrides])
-    print(f"ray job submit --address {address} --working-dir . -- {entrypoint}", flush=True)
-    job = _submitted(client, entrypoint, run_name, root)
+    environment = json.dumps({"env_vars": JOB_ENVIRONMENT})
+    command = ["ray", "job", "submit", "--address", address, "--working-dir", ".", "--runtime-env-json", environment]
+    print(f"{shlex.join(command)} -- {entrypoint}", flush=True)
+    return run_job(client, f"{run_name}-{uuid.uuid4().hex[:8]}", entrypoint)
+
+
+def run_job(client: Any, job: str, entrypoint: str) -> int:
+    """Submits a job under the id `job`, follows it to its end and returns its exit code; Ctrl-C at any time stops it (130).
+
+    Raises ClusterError where the cluster does not take the job, gives no answer any more, or does not stop it.
+    """
+    from ray.job_submission import JobStatus
+
     try:
-        asyncio.run(_follow(client, job))
+        _submit_job(client, job, entrypoint)
+        info = asyncio.run(_follow(client, job))
     except KeyboardInterrupt:
         print("stopping the job on the cluster", flush=True)
-        client.stop_job(job)
-        deadline = time.monotonic() + STOP_WAIT_S + 5
-        while not client.get_job_status(job).is_terminal() and time.monotonic() < deadline:
-            time.sleep(0.5)
+        _stop_job(client, job)
         return 130
-    info = client.get_job_info(job)
     if info.status is JobStatus.SUCCEEDED:
         return 0
     if info.driver_exit_code is None:
@@ -86,27 +104,78 @@ def _submit(address: str, overrides: Sequence[str], run_name: str) -> int:
     return info.driver_exit_code or 1
 
 
-def _submitted(client: Any, entrypoint: str, run_name: str, root: Path) -> str:
-    """Submits the job; the agent that starts jobs comes up a little after the dashboard."""
+def _submit_job(client: Any, job: str, entrypoint: str) -> None:
+    """The agent that starts jobs comes up a little after the dashboard."""
+    root = Path(__file__).resolve().parent.parent
+    environment = {
+        "working_dir": str(root),
+        "excludes": [".venv", "tests", "benchmarks/results"],
+        "env_vars": JOB_ENVIRONMENT,
+    }
     deadline = time.monotonic() + AGENT_TIMEOUT_S
     while True:
         try:
-            return client.submit_job(
-                entrypoint=entrypoint,
-                submission_id=f"{run_name}-{uuid.uuid4().hex[:8]}",
-                runtime_env={"working_dir": str(root), "excludes": [".venv", "tests", "benchmarks/results"]},
-            )
+            client.submit_job(entrypoint=entrypoint, submission_id=job, runtime_env=environment)
+            return
         except RuntimeError as error:
             if "No available agent" not in str(error) or time.monotonic() > deadline:
-                raise ClusterError(f"The cluster did not take the job: {str(error).splitlines()[0]}") from error
-            time.sleep(1.0)
+                raise ClusterError(f"The cluster did not take the job: {_first_line(error)}.") from error
+            time.sleep(POLL_S)
 
 
-async def _follow(client: Any, job: str) -> None:
-    async for lines in client.tail_job_logs(job):
-        print(lines, end="", flush=True)
-    while not client.get_job_status(job).is_terminal():
-        await asyncio.sleep(0.5)
+async def _follow(client: Any, job: str) -> Any:
+    """Prints the job's log until the job has ended; returns what the cluster says of it.
+
+    After a connection that broke, the log comes from its start again, and what is printed already is left out.
+    """
+    import aiohttp
+
+    printed = 0
+    lost_since: float | None = None
+    while True:
+        with contextlib.suppress(RuntimeError, aiohttp.ClientError, ConnectionResetError, TimeoutError):
+            read = 0
+            async for lines in client.tail_job_logs(job):
+                print(lines[max(0, printed - read) :], end="", flush=True)
+                read += len(lines)
+                printed = max(printed, read)
+        try:
+            info = client.get_job_info(job)
+        except (RuntimeError, OSError) as error:
+            now = time.monotonic()
+            lost_since = lost_since or now
+            if now - lost_since >= LOST_TIMEOUT_S:
+                raise ClusterError(
+                    f"The cluster gave no answer about job {job} for {LOST_TIMEOUT_S:.0f} s ({_first_line(error)}); the job may still run: "
+                    f"see `ray job status {job}`."
+                ) from error
+        else:
+            lost_since = None
+            if info.status.is_terminal():
+                return info
+        await asyncio.sleep(POLL_S)
+
+
+def _stop_job(client: Any, job: str) -> None:
+    """Returns when the job has ended, or where its interrupted submission never arrived.
+
+    It is told again until it ends, since a job whose processes are not there yet does not hear it.
+    """
+    started = time.monotonic()
+    said = "it goes on"
+    while time.monotonic() - started < STOP_TIMEOUT_S:
+        try:
+            if client.get_job_status(job).is_terminal():
+                return
+            client.stop_job(job)
+        except (RuntimeError, OSError) as error:
+            said = _first_line(error)
+            if "does not exist" in said and time.monotonic() - started >= APPEAR_TIMEOUT_S:
+                return
+        time.sleep(POLL_S)
+    raise ClusterError(
+        f"Job {job} did not end within {STOP_TIMEOUT_S:.0f} s ({said}); stop it with `ray job stop {job}`."
+    )
 
 
 def _start_head(object_store_gib: float | None) -> subprocess.Popen[bytes]:
@@ -156,6 +225,11 @@ def _stop_head(head: subprocess.Popen[bytes]) -> None:
 def _last_line(log: Path) -> str:
     lines = [line.strip() for line in log.read_text(errors="replace").splitlines() if line.strip()]
     return lines[-1] if lines else "it printed nothing"
+
+
+def _first_line(error: Exception) -> str:
+    lines = str(error).splitlines()
+    return lines[0].rstrip(".") if lines else type(error).__name__
 
 
 def _answers(address: str) -> bool:
