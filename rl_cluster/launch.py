@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import http.client
 import json
 import logging
 import os
@@ -180,6 +181,7 @@ def _stop_job(client: Any, job: str) -> None:
 
 def _start_head(object_store_gib: float | None) -> subprocess.Popen[bytes]:
     """A head in the foreground of its own session, so that ending it ends nothing else that Ray runs here."""
+    _check_dashboard_port()
     arguments = ["--head", "--block", "--port", str(_free_port()), "--disable-usage-stats"]
     arguments += ["--node-ip-address", "127.0.0.1", "--dashboard-host", "127.0.0.1"]
     arguments += ["--dashboard-port", str(DASHBOARD_PORT)]
@@ -214,6 +216,19 @@ def _start_head(object_store_gib: float | None) -> subprocess.Popen[bytes]:
     return head
 
 
+def _check_dashboard_port() -> None:
+    """Ray itself only logs that the port is taken, and goes on without a dashboard."""
+    try:
+        with socket.socket() as probe:
+            probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            probe.bind(("127.0.0.1", DASHBOARD_PORT))
+    except OSError as error:
+        raise ClusterError(
+            f"Port {DASHBOARD_PORT} of this machine, where a Ray head listens for jobs, cannot be used ({error.strerror}); stop the program "
+            "that holds it, or set RAY_API_SERVER_ADDRESS to a cluster that runs."
+        ) from error
+
+
 def _stop_head(head: subprocess.Popen[bytes]) -> None:
     head.terminate()
     try:
@@ -242,7 +257,7 @@ def _answers(address: str) -> bool:
             return False
         os.environ.setdefault("RAY_AUTH_MODE", "token")
         return True
-    except (urllib.error.URLError, TimeoutError, ConnectionError):
+    except (urllib.error.URLError, http.client.HTTPException, TimeoutError, ConnectionError):
         return False
 
 

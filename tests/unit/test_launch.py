@@ -1,7 +1,8 @@
-"""What the launcher submits, and what it makes of a cluster that breaks off and of Ctrl-C."""
+"""What the launcher submits, and what it makes of a cluster that breaks off, of Ctrl-C and of a port that is taken."""
 
 from __future__ import annotations
 
+import socket
 from collections.abc import AsyncIterator
 from types import SimpleNamespace
 from typing import Any
@@ -139,3 +140,16 @@ def test_run_job_that_does_not_stop_is_an_error_that_says_how_to(monkeypatch: py
     monkeypatch.setattr(launch, "STOP_TIMEOUT_S", 0.0)
     with pytest.raises(ClusterError, match=r"^Job run-1 did not end .*; stop it with `ray job stop run-1`\.$"):
         run_job(client, "run-1", "x")
+
+
+def test_start_head_dashboard_port_in_use_is_refused_before_anything_starts(monkeypatch: pytest.MonkeyPatch) -> None:
+    started = []
+    monkeypatch.setattr("subprocess.Popen", lambda *arguments, **options: started.append(arguments))
+    with socket.socket() as owner:
+        owner.bind(("127.0.0.1", 0))
+        owner.listen()
+        port = owner.getsockname()[1]
+        monkeypatch.setattr(launch, "DASHBOARD_PORT", port)
+        with pytest.raises(ClusterError, match=rf"^Port {port} of this machine.*Address already in use.*; stop the"):
+            launch._start_head(None)
+    assert not started
