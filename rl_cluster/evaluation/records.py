@@ -10,7 +10,7 @@ from rl_cluster.evaluation.summary import EpisodeRecord
 
 
 def record_of(trajectory: Trajectory, task: Task, billed_s: float = 0.0) -> EpisodeRecord:
-    """What evaluation keeps of one episode of `task`, whatever reward it was given; `billed_s` as `EpisodeRecord` has it."""
+    """What evaluation keeps of one episode of `task`; its measures do not depend on its reward. `billed_s` as `EpisodeRecord` has it."""
     calls = [call for turn in trajectory.turns for call in turn.tool_calls]
     malformed = sum(call.error is not None and not call.injected for call in calls)
     gold = {doc_id for doc_id, gain in task.gains.items() if gain > 0}
@@ -37,6 +37,8 @@ def record_of(trajectory: Trajectory, task: Task, billed_s: float = 0.0) -> Epis
         handed_in=len(trajectory.ranking),
         billed_s=billed_s,
         waited_s=sum(turn.times.queue_s for turn in trajectory.turns),
+        # A reward function may give a number of numpy's, which no file of records could hold.
+        reward=None if trajectory.reward is None else float(trajectory.reward),
     )
 
 

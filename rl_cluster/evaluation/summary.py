@@ -35,7 +35,8 @@ class EpisodeRecord:
     were not handed in. An idle search shows no document that earlier ones of the episode did not show; `injected` counts the
     calls that a drift made fail or wait, `handed_in` the documents of the ranking. `billed_s` is the episode's share of the
     seconds in which its system played, `latency_s` how long it took itself, of which it waited `waited_s` for an engine or endpoint
-    that was busy.
+    that was busy. `reward` is the one that the episode was given; None for baselines, for episodes that the infrastructure
+    failed, and where a kept file does not tell it.
     """
 
     task_id: str
@@ -59,6 +60,7 @@ class EpisodeRecord:
     handed_in: int = 0
     billed_s: float = 0.0
     waited_s: float = 0.0
+    reward: float | None = None
 
     @property
     def finished(self) -> bool:

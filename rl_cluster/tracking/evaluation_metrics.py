@@ -8,7 +8,7 @@ import numpy as np
 
 from rl_cluster.episodes.logprobs import spread
 from rl_cluster.evaluation.metrics import pass_at_k, pass_power_k
-from rl_cluster.evaluation.summary import EpisodeRecord
+from rl_cluster.evaluation.summary import EpisodeRecord, by_question
 
 SUCCESS_THRESHOLD = 0.9
 """The nDCG@10 from which an episode counts as solved."""
@@ -16,17 +16,12 @@ SUCCESS_THRESHOLD = 0.9
 
 def reward_metrics(records: Sequence[EpisodeRecord], prefix: str) -> dict[str, float]:
     """`PREFIX/reward/*`, `PREFIX/turns/*` and `PREFIX/tokens/response_*` over episodes that infrastructure let end, at least
-    one. The reward is nDCG@10, -1 for a failure; `*_within_groups` are means over questions of that number among the
-    question's episodes.
+    one. `*_within_groups` are means over questions of that number among the question's episodes. Episodes without a reward are in no
+    number of rewards, and those are left out where no episode has one; what is solved, nDCG@10 says.
     """
-    rewards = np.array([record.ndcg if record.finished else -1.0 for record in records])
-    groups: dict[tuple[str, str], list[float]] = {}
-    for record, reward in zip(records, rewards, strict=True):
-        groups.setdefault((record.dataset, record.task_id), []).append(float(reward))
+    groups = by_question(records)
     solved = [record.score >= SUCCESS_THRESHOLD for record in records]
-    metrics = {f"{prefix}/reward/{name}": value for name, value in spread(rewards).items()}
-    metrics |= {
-        f"{prefix}/reward/zero_frac": float((rewards == 0).mean()),
+    metrics = {
         f"{prefix}/reward/pass_at_1": pass_at_k(len(records), sum(solved), 1),
         f"{prefix}/reward/pass_power_1": pass_power_k(len(records), sum(solved), 1),
         f"{prefix}/reward/succeeded_rollouts": float(sum(solved)),
@@ -35,9 +30,14 @@ def reward_metrics(records: Sequence[EpisodeRecord], prefix: str) -> dict[str, f
         f"{prefix}/reward/rollouts_per_prompt": len(records) / len(groups),
         f"{prefix}/reward/success_threshold": SUCCESS_THRESHOLD,
     }
-    within = [spread(np.array(values)) for values in groups.values()]
-    for name in ("mean", "std", "min", "max"):
-        metrics[f"{prefix}/reward/{name}_within_groups"] = float(np.mean([each[name] for each in within]))
+    found = [[record.reward for record in group if record.reward is not None] for group in groups.values()]
+    found = [np.array(rewards) for rewards in found if rewards]
+    if found:
+        rewards, within = np.concatenate(found), [spread(each) for each in found]
+        metrics |= {f"{prefix}/reward/{name}": value for name, value in spread(rewards).items()}
+        metrics[f"{prefix}/reward/zero_frac"] = float((rewards == 0).mean())
+        for name in ("mean", "std", "min", "max"):
+            metrics[f"{prefix}/reward/{name}_within_groups"] = float(np.mean([each[name] for each in within]))
     turns = spread(np.array([record.turns for record in records]))
     metrics |= {f"{prefix}/turns/{name}": turns[name] for name in ("mean", "min", "max")}
     tokens = spread(np.array([record.sampled_tokens for record in records]))

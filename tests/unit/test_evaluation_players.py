@@ -3,15 +3,20 @@
 from __future__ import annotations
 
 import asyncio
+import json
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import msgspec
+import numpy as np
 import pytest
 
 from rl_cluster.composition import load_config
+from rl_cluster.datasets.task import Task
 from rl_cluster.environments.hits import FoundDocument
 from rl_cluster.episodes.episode import EpisodeLimits
+from rl_cluster.episodes.trajectory import Trajectory
 from rl_cluster.errors import ConfigError, EngineError, Outcome, ToolTimeoutError
 from rl_cluster.evaluation.drift.base import Asked, ChangedSearch
 from rl_cluster.evaluation.players import model as module
@@ -19,8 +24,12 @@ from rl_cluster.evaluation.players.base import Player
 from rl_cluster.evaluation.players.baseline import Baseline
 from rl_cluster.evaluation.players.model import Model, check_context
 from rl_cluster.evaluation.players.scripted import Scripted
+from rl_cluster.evaluation.records import record_of
+from rl_cluster.evaluation.summary import EpisodeRecord, summarise
 from rl_cluster.inference.sampling import Sample, SamplingSettings
 from rl_cluster.models.source import resolve_model
+from rl_cluster.rewards import Rewards
+from rl_cluster.tracking.evaluation_metrics import reward_metrics
 from tests.helpers.small_world import SETTINGS, pump_world
 
 LIMITS = EpisodeLimits(sampling_max_tokens=64, max_sequence_length=2048, temperature=0.0, top_p=1.0)
@@ -56,6 +65,27 @@ def test_model_searches_and_is_asked_again_after_an_engine_failure(
     assert played.outcome is Outcome.FINISHED
     assert (played.attempt, played.ranking, played.index_id) == (1, ["pumps-0"], world.index_id)
     assert "pumps-0" in played.turns[0].found_ids
+
+
+def test_record_of_an_episode_has_the_reward_that_a_function_of_ones_own_gave(
+    tokenizer: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(module, "RETRY_PAUSE_S", 0.0)
+
+    def per_turn(task: Task, trajectory: Trajectory) -> Rewards:
+        return Rewards({"reward": np.float32(-0.25 * len(trajectory.turns))})
+
+    world = pump_world(tmp_path)
+    model = player(tokenizer, ["bm25_search: north pump", "answer: pumps-0", *[EngineError("gone")] * 3])
+    model.parts = replace(model.parts, reward=per_turn)
+    records = [record_of(asyncio.run(model.play(world, task, 0)), task) for task in world.tasks[:2]]
+    assert [record.reward for record in records] == [-0.5, None]
+    kept = msgspec.convert(json.loads(json.dumps(msgspec.to_builtins(records))), list[EpisodeRecord])
+    assert kept == records
+    assert reward_metrics(kept[:1], "val")["val/reward/mean"] == -0.5
+    assert summarise(kept[:1]).ndcg.mean > 0.5
+    played = asyncio.run(Baseline("bm25_search").play(world, world.tasks[0], 0))
+    assert record_of(played, world.tasks[0]).reward is None
 
 
 def test_model_whose_engine_keeps_failing_is_a_counted_loss(

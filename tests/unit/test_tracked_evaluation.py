@@ -14,24 +14,29 @@ from rl_cluster.tracking.evaluation_metrics import reward_metrics
 
 
 def record(
-    task: str, ndcg: float, outcome: Outcome = Outcome.FINISHED, turns: int = 2, tokens: int = 30
+    task: str,
+    ndcg: float,
+    outcome: Outcome = Outcome.FINISHED,
+    turns: int = 2,
+    tokens: int = 30,
+    reward: float | None = None,
 ) -> EpisodeRecord:
-    return EpisodeRecord(task, "kb", outcome, ndcg, turns, 1, 0, tokens, 1.0)
+    return EpisodeRecord(task, "kb", outcome, ndcg, turns, 1, 0, tokens, 1.0, reward=reward)
 
 
 def test_reward_metrics_two_rollouts_of_two_questions() -> None:
     records = [
-        record("a", 1.0, turns=3, tokens=50),
-        record("a", 0.0),
-        record("b", 0.5),
-        record("b", 0.7, Outcome.TURN_LIMIT, turns=5, tokens=10),
+        record("a", 1.0, turns=3, tokens=50, reward=3.0),
+        record("a", 0.0, reward=0.0),
+        record("b", 0.5, reward=1.0),
+        record("b", 0.7, Outcome.TURN_LIMIT, turns=5, tokens=10, reward=-2.0),
     ]
     found = reward_metrics(records, "val")
     expected = {
-        "reward/mean": 0.125,
-        "reward/min": -1,
-        "reward/max": 1,
-        "reward/std": float(np.std([1, 0, 0.5, -1])),
+        "reward/mean": 0.5,
+        "reward/min": -2,
+        "reward/max": 3,
+        "reward/std": float(np.std([3, 0, 1, -2])),
         "reward/zero_frac": 0.25,
         "reward/succeeded_rollouts": 1,
         "reward/failed_rollouts": 1,
@@ -40,10 +45,10 @@ def test_reward_metrics_two_rollouts_of_two_questions() -> None:
         "reward/num_prompts": 2,
         "reward/rollouts_per_prompt": 2,
         "reward/success_threshold": 0.9,
-        "reward/mean_within_groups": 0.125,
-        "reward/std_within_groups": (0.5 + 0.75) / 2,
-        "reward/min_within_groups": -0.5,
-        "reward/max_within_groups": 0.75,
+        "reward/mean_within_groups": 0.5,
+        "reward/std_within_groups": 1.5,
+        "reward/min_within_groups": -1,
+        "reward/max_within_groups": 2,
         "turns/mean": 3,
         "turns/min": 2,
         "turns/max": 5,
@@ -53,6 +58,14 @@ def test_reward_metrics_two_rollouts_of_two_questions() -> None:
         "tokens/response_max": 50,
     }
     assert found == pytest.approx({f"val/{name}": value for name, value in expected.items()})
+
+
+def test_reward_metrics_of_episodes_without_a_reward_are_left_out() -> None:
+    found = reward_metrics([record("a", 1.0), record("b", 0.0)], "val")
+    assert found["val/reward/pass_at_1"] == 0.5
+    assert not {"val/reward/mean", "val/reward/zero_frac", "val/reward/std_within_groups"} & found.keys()
+    some = reward_metrics([record("a", 1.0), record("a", 1.0, reward=0.25), record("b", 0.0)], "val")
+    assert (some["val/reward/mean"], some["val/reward/min_within_groups"]) == (0.25, 0.25)
 
 
 def test_logprob_metrics_zeros_and_missing_ones_are_apart() -> None:
