@@ -7,6 +7,7 @@ task and the trajectory and gives a number, higher being better.
 from __future__ import annotations
 
 import importlib
+import math
 from collections.abc import Callable
 from typing import cast
 
@@ -32,6 +33,11 @@ NAMES: dict[str, ExternalMetric] = {
     "recall@10": _of_ranking(lambda ranking, gains: recall_at_k(ranking, gains, 10)),
     "mrr": _of_ranking(reciprocal_rank),
 }
+
+
+def metric_bounds(name: str) -> tuple[float, float]:
+    """The values that a metric can take; nothing is known of a function of one's own."""
+    return (0.0, 1.0) if name in NAMES else (-math.inf, math.inf)
 
 
 def get_external_metric(name: str) -> ExternalMetric:

@@ -18,6 +18,7 @@ from rich.console import Group
 from rl_cluster.config import Config, bound_settings
 from rl_cluster.datasets.task import Task
 from rl_cluster.evaluation.comparison import compare_systems
+from rl_cluster.evaluation.external import metric_bounds
 from rl_cluster.evaluation.files import write_whole
 from rl_cluster.evaluation.measures import MeasureSettings
 from rl_cluster.evaluation.report import ReportContent, Views, question_views, write_report
@@ -86,7 +87,8 @@ class RunReport:
 
     def add_validation(self, step: int, values: list[float]) -> None:
         """Keeps the external metric of one validation, one value per question; a step that is validated again replaces it."""
-        found = bootstrap_mean_ci([[value] for value in values], resamples=1000, seed=step)
+        bounds = metric_bounds(self.config.evaluation.external_metric)
+        found = bootstrap_mean_ci([[value] for value in values], resamples=1000, seed=step, bounds=bounds)
         entry: dict[str, Any] = {"step": step, "mean": found.mean, "low": found.low, "high": found.high}
         self.validations = [*(kept for kept in self.validations if kept["step"] < step), entry]
         self._keep(_VALIDATIONS, self.validations, self._validation_context())

@@ -5,12 +5,15 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
+import pytest
+
 from actors.alarm_stage import AlarmStage
 from actors.event_log import EventLog
 from rl_cluster.composition import load_config
 from rl_cluster.datasets.task import Task
 from rl_cluster.episodes.trajectory import ToolCall, Trajectory, Turn
 from rl_cluster.errors import Outcome
+from rl_cluster.evaluation.alarms import flat_metric_alarm
 from rl_cluster.evaluation.report import first_views
 from rl_cluster.evaluation.summary import EpisodeRecord
 from rl_cluster.tracking.report import RunReport
@@ -59,6 +62,18 @@ def test_report_restored_keeps_the_start_and_an_end_of_the_same_step_only(tmp_pa
     assert not resumed.restore("after", 12)
     assert resumed.restore("after", 8)
     assert resumed.as_json()["paired"]["n"] == 20
+
+
+def test_report_restored_from_files_without_rewards_has_none(tmp_path: Path) -> None:
+    fill(report_in(tmp_path))
+    for path in (tmp_path / "evaluations").glob("before_*.json"):
+        kept = json.loads(path.read_text())
+        for each in kept["records"]:
+            del each["reward"]
+        path.write_text(json.dumps(kept))
+    resumed = report_in(tmp_path)
+    assert resumed.restore("before", 0)
+    assert {record.reward for records in resumed.records.values() for record in records} == {None}
 
 
 def test_report_of_other_settings_is_not_restored(tmp_path: Path) -> None:
@@ -118,6 +133,19 @@ def test_report_shows_the_alarms_of_collapsed_groups_in_every_file(tmp_path: Pat
     assert json.loads(paths[0].read_text())["alarms"] == alarms
     for path in paths[1:]:
         assert [alarm for alarm in alarms if alarm not in path.read_text()] == []
+
+
+def test_report_validation_of_one_value_is_not_certain_and_a_tiny_rise_stays_flat(tmp_path: Path) -> None:
+    report = report_in(tmp_path, "tracking=none")
+    for step, last in ((0, 0.0), (10, 0.0), (20, 1.0)):
+        report.add_validation(step, [0.0] * 39 + [last])
+    assert report.validations[0]["high"] == pytest.approx(1 - 0.025 ** (1 / 40))
+    rewards = [(float(step), 0.05 * step) for step in range(21)]
+    alarm = flat_metric_alarm(rewards, report.validations, "recall@10")
+    assert alarm == "the reward rose by 0.70 while recall@10 went from 0.000 to 0.025"
+    own = report_in(tmp_path / "own", "tracking=none", "evaluation.external_metric=os.path:join")
+    own.add_validation(0, [7.0, 7.0])
+    assert (own.validations[0]["low"], own.validations[0]["high"]) == (7.0, 7.0)
 
 
 def test_report_validations_of_a_resumed_run_go_on_and_replace_the_undone(tmp_path: Path) -> None:
