@@ -101,6 +101,25 @@ def test_endpoint_malformed_call_is_answered_in_the_conversation(world: World) -
     assert played.turns[0].tool_calls[0].error is not None
 
 
+@pytest.mark.parametrize(
+    "arguments", ['{"query": ' * 10_000, '{"query": "\\ud800"}', "[1]", '"q"', "{", {"query": "q"}]
+)
+def test_endpoint_call_whose_arguments_nothing_can_read_is_answered_in_the_conversation(
+    world: World, arguments: Any
+) -> None:
+    def answer(body: dict[str, Any]) -> Answer:
+        status, content = completion(calls=[("bm25_search", {})])
+        if len(body["messages"]) == 2:
+            content["choices"][0]["message"]["tool_calls"][0]["function"]["arguments"] = arguments
+            return status, content
+        assert "the call is not readable" in body["messages"][-1]["content"]
+        return completion("answer: pumps-0")
+
+    with chat_server(answer) as server:
+        played = play(server, world)
+    assert (played.outcome, record_of(played, world.tasks[0]).malformed_calls) == (Outcome.FINISHED, 1)
+
+
 @pytest.mark.parametrize("status", [429, 500])
 def test_endpoint_that_recovers_is_asked_again(world: World, status: int) -> None:
     left = [status, status]
@@ -162,6 +181,7 @@ def test_endpoint_of_a_newer_model_is_sent_the_fields_that_it_takes(world: World
     "body",
     [
         "<html>",
+        "[" * 10_000,
         "[]",
         "{}",
         {"choices": []},

@@ -22,6 +22,7 @@ import httpx
 from rl_cluster.datasets.task import Task
 from rl_cluster.episodes.formats import get_format
 from rl_cluster.episodes.formats.base import ParsedReply, ToolFormat, ToolSpec, check_arguments, find_answer
+from rl_cluster.episodes.formats.json_calls import read_json_object
 from rl_cluster.episodes.trajectory import ToolCall, Trajectory, Turn, TurnTimes
 from rl_cluster.errors import ConfigError, EndpointError, EngineError, Outcome, ToolTimeoutError, ToolUnavailableError
 from rl_cluster.evaluation.settings import Connection
@@ -220,9 +221,11 @@ class Endpoint:
 def _tool_call(call: Any, tools: list[ToolSpec]) -> ToolCall:
     try:
         name = str(call["function"]["name"])
-        arguments = json.loads(call["function"]["arguments"] or "{}")
-    except (KeyError, TypeError, ValueError):
-        return ToolCall("", {}, "the call is not readable; give a name and arguments as JSON")
+        arguments = read_json_object(call["function"]["arguments"] or "{}")
+    except (KeyError, TypeError):
+        arguments, name = None, ""
+    if arguments is None:
+        return ToolCall("", {}, "the call is not readable; give a name and arguments as a JSON object")
     return check_arguments(name, arguments, tools)
 
 
@@ -239,7 +242,7 @@ def _read(response: httpx.Response, url: str) -> _Reply:
         usage = answer["usage"]
         prompt, sampled = int(usage["prompt_tokens"]), int(usage["completion_tokens"])
         return _Reply(message, str(choice.get("finish_reason")), max(prompt, 0), max(sampled, 0))
-    except (ValueError, KeyError, IndexError, TypeError, AttributeError) as error:
+    except (ValueError, KeyError, IndexError, TypeError, AttributeError, RecursionError) as error:
         raise EndpointError(
             f"{url}: its answer is no chat completion ({type(error).__name__}): {_excerpt(response)}; is this an OpenAI-compatible endpoint?"
         ) from error
