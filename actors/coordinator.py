@@ -453,3 +453,5 @@ class Coordinator:
         ):
             if isinstance(outcome, BaseException):
                 self.log.say(f"{name} could not be ended in order: {type(outcome).__name__}: {outcome}")
+            elif name == "tracking" and outcome:
+                self.log.say(f"warning: {outcome}")

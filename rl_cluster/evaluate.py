@@ -143,7 +143,9 @@ def evaluate(
     }
     paths = write_report(config.folder, content, numbers)
     if config.tracking.enabled:
-        _track(config, content, evaluation, paths)
+        losses = _track(config, content, evaluation, paths)
+        if losses:
+            say(f"warning: {losses}")
     return content, paths
 
 
@@ -372,7 +374,8 @@ def _connect(config: EvaluateConfig) -> None:
         ) from error
 
 
-def _track(config: EvaluateConfig, content: ReportContent, evaluation: Evaluation, paths: Sequence[Path]) -> None:
+def _track(config: EvaluateConfig, content: ReportContent, evaluation: Evaluation, paths: Sequence[Path]) -> str:
+    """Returns a sentence on what MLflow did not take, empty where it took all."""
     from rl_cluster.evaluation.report.flat import flat_numbers
     from rl_cluster.tracking.mlflow_tracker import Tracker
 
@@ -384,6 +387,7 @@ def _track(config: EvaluateConfig, content: ReportContent, evaluation: Evaluatio
     for path in paths:
         tracker.log_artifact(path)
     tracker.finish()
+    return tracker.losses
 
 
 def main() -> None:

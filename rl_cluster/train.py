@@ -14,6 +14,7 @@ import signal
 import socket
 import sys
 import tempfile
+import threading
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -27,6 +28,8 @@ from rl_cluster.config import Config
 from rl_cluster.errors import ClusterError, RLClusterError
 
 STOP_TIMEOUT_S = 15.0
+SWEEP_TIMEOUT_S = 4.0
+"""Both together are under the 20 s that a stopped job has."""
 POLL_S = 0.5
 
 
@@ -55,8 +58,8 @@ def run(config: Config) -> int:
         if not fits:
             console.print(table)
             raise ClusterError(
-                "The job asks for more than the cluster has (see the table); lower rollout.num_workers or learner.num_ranks, "
-                "or add nodes."
+                "The job asks for more than the cluster has, or than its nodes can hold (see the table); lower rollout.num_workers or "
+                "learner.num_ranks, or what each of them takes, or add nodes."
             )
         _check_search_port(config)
         _check_transport(config)
@@ -103,7 +106,7 @@ def _require_listener(address: str, timeout_s: float) -> None:
 @contextlib.contextmanager
 def _own_folder(config: Config) -> Iterator[None]:
     """Two jobs in one folder would overwrite each other's checkpoints; the lock is the process's and cannot be left over."""
-    folder = Path(config.output_dir).expanduser()
+    folder = Path(config.output_dir)
     folder.mkdir(parents=True, exist_ok=True)
     with open(folder / ".lock", "w") as lock:
         try:
@@ -157,40 +160,62 @@ def _follow(config: Config, console: Any) -> int:
     signal.signal(signal.SIGTERM, stop)
     signal.signal(signal.SIGINT, stop)
     result = coordinator.run.remote()
-    seen = 0
-    while True:
-        done, _ = ray.wait([result], timeout=POLL_S)
-        for event in _events(coordinator, seen):
-            seen += 1
-            terminal.show(event)
-        if done:
-            break
-        if stopping["since"] and time.monotonic() - stopping["since"] > STOP_TIMEOUT_S:
-            break
-    if stopping["since"]:
-        console.print("stopped; the last checkpoint is kept, and the same command continues the run")
-        ray.kill(coordinator)
-        return 130
+    seen, whole = 0, False
     try:
-        ray.get(result)
-    except RayTaskError as error:
-        cause = error.cause if isinstance(error.cause, RLClusterError) else None
-        if cause is None:
-            raise
-        raise cause from None
-    terminal.finish(ray.get(coordinator.result_table.remote(), timeout=60), Path(config.output_dir))
-    return 0
+        while True:
+            done, _ = ray.wait([result], timeout=POLL_S)
+            for event in _events(coordinator, seen):
+                seen += 1
+                terminal.show(event)
+            if done:
+                break
+            if stopping["since"] and time.monotonic() - stopping["since"] > STOP_TIMEOUT_S:
+                break
+        if stopping["since"]:
+            console.print("stopped; the last checkpoint is kept, and the same command continues the run")
+            return 130
+        try:
+            ray.get(result)
+        except RayTaskError as error:
+            cause = error.cause if isinstance(error.cause, RLClusterError) else None
+            if cause is None:
+                raise
+            raise cause from None
+        terminal.finish(ray.get(coordinator.result_table.remote(), timeout=60), Path(config.output_dir))
+        whole = True
+        return 0
+    finally:
+        if not whole:
+            _sweep(coordinator, config)
+
+
+def _sweep(coordinator: Any, config: Config) -> None:
+    """Ends the coordinator, and the search service that it may have left: one that is being deployed outlives it otherwise."""
+    import ray
+
+    from actors.run_parts import search_app
+    from actors.search_service import stop_search
+
+    ray.kill(coordinator)
+    if config.search.external is None:
+        sweeping = threading.Thread(target=stop_search, args=(search_app(config),), daemon=True)
+        sweeping.start()
+        sweeping.join(SWEEP_TIMEOUT_S)
 
 
 def _events(coordinator: Any, seen: int) -> list[dict[str, Any]]:
     import ray
-    from ray.exceptions import GetTimeoutError, RayActorError
+    from ray.exceptions import GetTimeoutError, RayError
+
+    from actors.remote import is_loss
 
     try:
         return ray.get(coordinator.events.remote(seen), timeout=30)
     except GetTimeoutError:
         return []  # a busy coordinator is asked again at the next poll
-    except RayActorError as error:
+    except RayError as error:
+        if not is_loss(error):
+            raise
         raise ClusterError(f"The coordinator died: {str(error).splitlines()[0]}") from error
 
 

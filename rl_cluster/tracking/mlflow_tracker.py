@@ -70,6 +70,7 @@ class Tracker:
     ) -> None:
         self.uri = _absolute(uri or DEFAULT_URI)
         self.num_failed_writes = 0
+        self._first_failure = ""
         self._redact = _Redactor(os.environ)
         self._close_deadline_s = close_deadline_s
         self._queue: queue.Queue[tuple[str, Callable[[], None]] | None] = queue.Queue(queue_size)
@@ -171,10 +172,18 @@ class Tracker:
         if self._thread.is_alive():
             left = max(self._queue.qsize(), 1)
             self.num_failed_writes += left
+            self._first_failure = self._first_failure or f"MLflow did not take them within {allowed:g} s"
             logger.warning("MLflow did not take %d writes within %g s; they are lost.", left, allowed)
         if self.num_failed_writes:
             logger.warning("%d writes to MLflow failed in this run.", self.num_failed_writes)
         return self.num_failed_writes
+
+    @property
+    def losses(self) -> str:
+        """One sentence on the writes that failed, for people; empty where none did."""
+        if not self.num_failed_writes:
+            return ""
+        return f"{self.num_failed_writes} writes to MLflow are lost; the first: {self._first_failure}"
 
     def _take_up(self, run_id: str) -> bool:
         """Whether the store has that run of this experiment, which then is running again."""
@@ -246,8 +255,10 @@ class Tracker:
 
     def _count_failure(self, what: str, reason: str) -> None:
         self.num_failed_writes += 1
+        reason = self._redact.text(reason)
+        self._first_failure = self._first_failure or f"{what}: {reason.splitlines()[0] if reason else reason}"
         if self.num_failed_writes <= _LOGGED_WARNINGS:
-            logger.warning("Writing %s to MLflow failed: %s", what, self._redact.text(reason))
+            logger.warning("Writing %s to MLflow failed: %s", what, reason)
 
     def _write_trace(self, root: _Span) -> None:
         span = self._client.start_trace(

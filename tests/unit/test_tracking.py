@@ -124,6 +124,9 @@ def test_tracker_file_with_a_secret_is_refused_and_counted(
         assert tracker.finish() == 1
     assert "leak.txt contains the value of a secret" in caplog.text
     assert SECRET not in caplog.text
+    assert tracker.losses.startswith("1 writes to MLflow are lost; the first: artifact: ")
+    assert "leak.txt contains" in tracker.losses
+    assert SECRET not in tracker.losses
     assert client_of(database).list_artifacts(tracker.run_id) == []
     assert SECRET.encode() not in Path(database.removeprefix("sqlite:///")).read_bytes()
 
@@ -178,12 +181,14 @@ def test_tracker_hanging_store_full_queue_and_deadline_are_counted(
     failed = tracker.num_failed_writes
     assert failed >= 3
     assert tracker.finish() > failed
+    assert "the queue is full" in tracker.losses
     release.set()
 
 
 def test_tracker_after_finish_counts_and_raises_nothing(database: str) -> None:
     tracker = Tracker(database, "late", "run", {})
     assert tracker.finish() == 0
+    assert tracker.losses == ""
     tracker.log_metrics({"a": 1.0}, 0)
     assert tracker.num_failed_writes == 1
     assert tracker.finish() == 1
