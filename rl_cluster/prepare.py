@@ -52,7 +52,10 @@ def run(config: PrepareConfig) -> int:
         console.print(text, markup=False, highlight=False, soft_wrap=True)
         return 2
     except KeyboardInterrupt:
-        console.print("interrupted; nothing half-made is left, and the same command starts again")
+        rest = "nothing half-made is left, and the same command starts again"
+        if "sets" in config.dataset:
+            rest = "the sets that are whole are kept, and the same command goes on with the others"
+        console.print(f"interrupted; {rest}", soft_wrap=True)
         return 130
     for line in summary(manifest, Path(config.out)):
         console.print(line, markup=False, highlight=False, soft_wrap=True)

@@ -16,7 +16,7 @@ from rl_cluster.datasets.preparation.settings import check_prepare
 from rl_cluster.datasets.tables import read_tasks
 from rl_cluster.errors import ConfigError, DataError
 from rl_cluster.preflight import check_inputs
-from rl_cluster.prepare import summary
+from rl_cluster.prepare import PREPARE, run, summary
 from tests.helpers.prepared import FIXTURES, Prepared, expected, run_config, run_prepare, write_own
 
 SETS = ("frames", "bright", "enterprise_rag_bench", "esci", "musique", "mlqa")
@@ -51,6 +51,8 @@ def _mix(source: Path, out: Path, members: dict[str, dict[str, Any]], test_fract
         "test_fraction": 0.0,
         "tasks_only": False,
         "compare_with": [],
+        "answer_documents": 0,
+        "documents": None,
     }
     return run_config(check_prepare({"dataset": dataset, "source": str(source), "out": str(out), **shared}))
 
@@ -185,7 +187,7 @@ def test_mixture_order_interleaves_the_sets(tmp_path: Path) -> None:
 
 
 def test_mixture_interrupted_goes_on_with_the_sets_that_are_whole(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     source = tmp_path / "in"
     shutil.copytree(FIXTURES, source)
@@ -199,8 +201,10 @@ def test_mixture_interrupted_goes_on_with_the_sets_that_are_whole(
         return convert(located, settings, *rest)
 
     monkeypatch.setattr(mixture, "convert", interrupted)
-    with pytest.raises(KeyboardInterrupt):
-        run_prepare("search_agent_mix", source, tmp_path / "out")
+    config = PREPARE.load(["dataset=search_agent_mix", f"source={source}", f"out={tmp_path / 'out'}"])
+    assert run(config) == 130
+    said = "interrupted; the sets that are whole are kept, and the same command goes on with the others"
+    assert said in capsys.readouterr().out
     assert not (tmp_path / "out").exists()
     # A set whose files have changed meanwhile is converted anew.
     (source / "bright" / "new.txt").write_text("x")

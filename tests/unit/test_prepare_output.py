@@ -148,6 +148,8 @@ def test_interrupted_run_leaves_no_output_and_can_be_run_again(tmp_path: Path, s
     process.send_signal(signal_number)
     output, _ = process.communicate(timeout=60)
     assert process.returncode == (130 if signal_number == signal.SIGINT else -signal.SIGKILL), output
+    said = "interrupted; nothing half-made is left, and the same command starts again"
+    assert (said in output) == (signal_number == signal.SIGINT)
     assert not (tmp_path / "out").exists()
     write_own(folder, [TASK], [DOCUMENT])
     again = _command(*arguments)
