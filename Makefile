@@ -5,7 +5,10 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
-RUN ?= quickstart-$(shell date +%Y%m%d-%H%M%S)
+ifndef RUN
+# Expanded at once: the name that is printed and the run's own would differ where a second ends between them.
+RUN := quickstart-$(shell date +%Y%m%d-%H%M%S)
+endif
 ARGS ?=
 # A folder of wheels that holds the CPU build of torch is preferred; elsewhere uv takes it from PyTorch's own index.
 TORCH := $(if $(wildcard $(PIP_FIND_LINKS)/torch-*cpu*.whl),,--torch-backend cpu)
