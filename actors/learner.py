@@ -10,9 +10,8 @@ from collections.abc import Sequence
 from typing import Any
 
 import ray
-from ray.exceptions import RayActorError
 
-from actors.remote import Handle, actor, value_of
+from actors.remote import Handle, actor, is_loss, value_of
 from rl_cluster.errors import DeadlineError, LearnerError
 from rl_cluster.learning.rank import LearnerRank
 from rl_cluster.learning.settings import LearnerSettings, UpdateSettings
@@ -137,7 +136,7 @@ class LearnerGroup:
                 continue
             for other in waiting:
                 other.cancel()
-            if isinstance(error, RayActorError):
+            if is_loss(error):
                 raise LearnerError(
                     f"Learner rank {index} of {len(tasks)} died during {what!r} ({str(error).splitlines()[0]}); the same command continues "
                     "from the last checkpoint."

@@ -7,6 +7,7 @@ from collections.abc import Callable
 from typing import Any
 
 import ray
+from ray.exceptions import RayError, RayTaskError
 
 from rl_cluster.errors import DeadlineError
 
@@ -25,6 +26,15 @@ def actor(**options: Any) -> Callable[[type], Any]:
 async def value_of(reference: Any) -> Any:
     """Awaits a reference as a coroutine, which asyncio can wrap in a task, wait for and cancel."""
     return await reference
+
+
+def is_loss(error: BaseException) -> bool:
+    """Whether a call failed because its actor is gone, and not because the actor raised an error.
+
+    Ray has no common class for it: an actor may die by itself (RayActorError), with its node (NodeDiedError), or by the hand of
+    Ray's memory monitor (OutOfMemoryError).
+    """
+    return isinstance(error, RayError) and not isinstance(error, RayTaskError)
 
 
 async def ask(who: str, reference: Any, seconds: float = CALL_TIMEOUT_S) -> Any:

@@ -16,9 +16,9 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import ray
-from ray.exceptions import RayActorError, RayError
+from ray.exceptions import RayError
 
-from actors.remote import Handle, ask, value_of, within
+from actors.remote import Handle, ask, is_loss, value_of, within
 from actors.rollout_worker import RETRY_PAUSE_S, RolloutWorker, WorkerSettings
 from actors.weight_sync import Publication
 from rl_cluster.datasets.task import Task
@@ -122,16 +122,22 @@ class RolloutPool:
             playing = worker.actor.run_group.remote(group_id, task, size, limits)
             try:
                 return await within(self._group_deadline_s, value_of(playing))
-            except (RayActorError, EngineError) as error:
-                await self._lost(worker, incarnation, first_line(error))
-            except TimeoutError:
-                await self._lost(worker, incarnation, f"a group took over {self._group_deadline_s:.0f} s")
+            except (RayError, EngineError, TimeoutError) as error:
+                await self._lost(worker, incarnation, self._why_lost(error))
             except asyncio.CancelledError:
                 ray.cancel(playing)
                 raise
             finally:
                 await self._release(worker, size)
         return [_lost_episode(group_id, task, self.settings.index_ids[task.corpus]) for _ in range(size)]
+
+    def _why_lost(self, error: BaseException) -> str:
+        """Why the worker of a group that failed must be replaced; raises any other error that the worker raised."""
+        if isinstance(error, TimeoutError) and not isinstance(error, RayError):
+            return f"a group took over {self._group_deadline_s:.0f} s"
+        if is_loss(error) or isinstance(error, EngineError | TimeoutError):
+            return first_line(error)
+        raise error
 
     @property
     def _group_deadline_s(self) -> float:
