@@ -59,7 +59,7 @@ class RunData:
 
 def run_id(config: Config) -> str:
     """The run's name as a part of file names and URLs; its folder tells it from another run of the same name."""
-    folder = str(Path(config.output_dir).expanduser().resolve())
+    folder = str(Path(config.output_dir).resolve())
     digest = hashlib.sha256(folder.encode()).hexdigest()[:6]
     return f"{re.sub(r'[^A-Za-z0-9_-]', '-', config.run_name)}-{digest}"
 
@@ -282,6 +282,7 @@ def worker_settings(config: Config, data: RunData, adapter_modules: tuple[str, .
             transport=sync.transport,
             adapter_rank=config.learner.lora.lora_rank if sync.lora == "adapter" else 0,
             adapter_modules=adapter_modules,
+            yields=config.rollout.yield_to_learner,
         ),
         environment=environment_settings(config),
         tool_format=config.model.tool_format,

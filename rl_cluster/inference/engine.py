@@ -36,7 +36,8 @@ Deliver = Callable[[], Awaitable[None]]
 @dataclass(frozen=True)
 class EngineSettings:
     """How an engine is built. `kv_cache_gib` is memory for keys and values; lengths are tokens. `adapter_rank`: over 0, weights
-    arrive as LoRA adapters of that rank on `adapter_modules` (names of linear layers) instead of whole models."""
+    arrive as LoRA adapters of that rank on `adapter_modules` (names of linear layers) instead of whole models. `yields`: a CPU
+    engine runs when nothing else wants the cores, which is for one that shares them with a learner."""
 
     model_path: str
     max_model_len: int
@@ -54,6 +55,7 @@ class EngineSettings:
     transport: str = "shared_memory"
     adapter_rank: int = 0
     adapter_modules: tuple[str, ...] = ()
+    yields: bool = False
 
 
 @dataclass
@@ -398,7 +400,7 @@ def _prepare_process(settings: EngineSettings) -> None:
             # machine takes half a core from the model.
             os.environ["VLLM_ENABLE_V1_MULTIPROCESSING"] = "0"
             os.environ["OMP_NUM_THREADS"] = str(settings.cpu_threads)
-        if hasattr(os, "SCHED_IDLE"):
+        if settings.yields and hasattr(os, "SCHED_IDLE"):
             # On shared cores two equal OpenMP programs wait for each other's descheduled threads at every barrier. The
             # engine therefore runs when the learner leaves a core, and is put aside at once when it wants it back.
             os.sched_setscheduler(0, os.SCHED_IDLE, os.sched_param(0))
