@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -25,15 +24,6 @@ from tests.helpers.tiny_learner import (
 pytestmark = pytest.mark.cluster
 
 DEADLINE_S = 120.0
-
-
-@pytest.fixture(scope="module")
-def process() -> Iterator[Processes]:
-    processes = Processes(1)
-    try:
-        yield processes
-    finally:
-        processes.close()
 
 
 @pytest.fixture(scope="module")

@@ -1,4 +1,4 @@
-"""Rendering turn by turn against rendering the whole conversation at once, under three families of chat templates."""
+"""Rendering turn by turn against rendering the whole conversation at once, under every kind of chat template."""
 
 from __future__ import annotations
 
@@ -18,12 +18,12 @@ from rl_cluster.episodes.formats import detect_format, get_format
 from rl_cluster.episodes.rendering import ChatRenderer
 from rl_cluster.errors import ModelError
 from rl_cluster.models.source import resolve_model
-from tests.helpers.templates import HERMES, HERMES_STRIPPING, LLAMA3
+from tests.helpers.templates import HERMES, HERMES_STRIPPING, LLAMA3, QWEN3_CODER
 
 SETTINGS = SearchEnvironmentSettings(max_turns=5, k=4, max_k=10)
 TOOLS = tool_specs(SETTINGS.tool_settings)
 LLAMA3_SPLIT = r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}{1,3}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+"
-FAMILIES = ["chatml", "hermes", "llama3"]
+FAMILIES = ["chatml", "hermes", "qwen3_coder", "llama3"]
 QUESTION = "Which runbook covers the pump that cools the north hall?"
 OBSERVATION = "d1 | Pump PMP-1234-X | cools the north hall\nd2 | Runbook | steps to recover"
 
@@ -96,6 +96,7 @@ def families(tokenizer: Any) -> dict[str, Family]:
         "chatml": family_of(tokenizer, tokenizer.chat_template, "<|im_end|>"),
         "hermes": family_of(tokenizer, HERMES, "<|im_end|>"),
         "stripping": family_of(tokenizer, HERMES_STRIPPING, "<|im_end|>"),
+        "qwen3_coder": family_of(tokenizer, QWEN3_CODER, "<|im_end|>"),
         "llama3": family_of(tokenizer, LLAMA3, "<|eot_id|>"),
     }
 
@@ -116,7 +117,8 @@ def play(family: Family, turns: list[tuple[str, str]]) -> list[int]:
 
 def test_families_formats_are_detected(families: dict[str, Family]) -> None:
     roles = {name: family.renderer.observation_role for name, family in families.items()}
-    assert roles == {"chatml": "user", "hermes": "tool", "stripping": "tool", "llama3": "ipython"}
+    tools = dict.fromkeys(("hermes", "stripping", "qwen3_coder"), "tool")
+    assert roles == {"chatml": "user", **tools, "llama3": "ipython"}
 
 
 def test_chat_renderer_without_template_is_a_model_error(tokenizer: Any) -> None:
@@ -210,6 +212,41 @@ def test_next_prompt_thinking_that_the_template_strips_is_rendered_anew(families
     assert "then the name" not in family.text(prompts[3])
     # Without thinking nothing is stripped, and the sampled ids themselves stand in the next prompt.
     assert prompts[2][: len(prompts[1])] == prompts[1]
+
+
+thoughtful_turns = st.lists(st.tuples(st.none() | words, words, words), min_size=1, max_size=4)
+
+
+@given(script=thoughtful_turns)
+@settings(max_examples=20, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+def test_next_prompt_random_thinking_equals_rendering_at_once(
+    families: dict[str, Family], script: list[tuple[str | None, str, str]]
+) -> None:
+    check_thinking(families["stripping"], script)
+
+
+@pytest.mark.slow
+@given(script=thoughtful_turns)
+@settings(max_examples=1000, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+def test_next_prompt_a_thousand_scripts_of_thinking_equal_rendering_at_once(
+    families: dict[str, Family], script: list[tuple[str | None, str, str]]
+) -> None:
+    check_thinking(families["stripping"], script)
+
+
+def check_thinking(family: Family, script: list[tuple[str | None, str, str]]) -> None:
+    """Turns of thinking, which the template strips, or None for none; a reply; an observation."""
+    turns: list[tuple[str, str]] = []
+    prompt = family.first()
+    for thinking, reply, observation in script:
+        thought = "" if thinking is None else f"<think>\n{thinking.strip()}\n</think>\n\n"
+        turns.append((thought + reply.strip(), observation))
+        sampled = family.ids(turns[-1][0] + family.end)
+        before = prompt
+        prompt = family.renderer.next_prompt(family.system, QUESTION, TOOLS, before, sampled, turns)
+        assert prompt == family.at_once(turns)
+        if thinking is None:  # the row goes on: nothing that was sent or sampled is produced again
+            assert prompt[: len(before) + len(sampled)] == [*before, *sampled]
 
 
 @pytest.mark.parametrize("name", FAMILIES)
