@@ -14,12 +14,12 @@ from typing import Annotated, Any, Literal, TypeVar, get_args
 from pydantic import BaseModel, Field, ValidationError, model_validator
 
 from rl_cluster.config_search import AgentTool, SearchConfig
-from rl_cluster.config_types import Fraction, NonNegative, Positive, Seconds, Section, check_absolute
+from rl_cluster.config_types import Fraction, NonNegative, Positive, Seconds, Section, UserPath, check_absolute
 from rl_cluster.errors import ConfigError
 
 
 class ModelConfig(Section):
-    name: str
+    name: UserPath
     dtype: Literal["float32", "bfloat16"]
     tool_format: str
 
@@ -58,6 +58,7 @@ class RolloutConfig(Section):
     gpu_memory_utilization: Annotated[float, Field(gt=0, lt=1)]
     enforce_eager: bool
     cpu_threads: Positive
+    yield_to_learner: bool
     start_timeout_s: Seconds
     max_restarts: NonNegative
 
@@ -220,7 +221,7 @@ class LearnerConfig(Section):
     num_threads: Positive
     start_timeout_s: Seconds
     drift_alarm: Annotated[float, Field(gt=0)]
-    reference: str | None
+    reference: UserPath | None
 
     @model_validator(mode="after")
     def _prefix_or_checkpointing(self) -> LearnerConfig:
@@ -240,7 +241,7 @@ class WeightSyncConfig(Section):
     lora: Literal["merged", "adapter"]
     timeout_s: Seconds
     probe_tolerance: Annotated[float, Field(gt=0)] | None
-    folder: str
+    folder: UserPath
 
 
 class StalenessConfig(Section):
@@ -259,7 +260,7 @@ class WarmupConfig(Section):
 
 class DataConfig(Section):
     name: Literal["enterprise_kb", "tables"]
-    folder: str | None
+    folder: UserPath | None
     num_documents: Annotated[int, Field(ge=2000, le=500_000)]
     seed: NonNegative
     train_tasks: Positive
@@ -314,7 +315,7 @@ class Config(Section):
     """A whole run."""
 
     run_name: str
-    output_dir: str
+    output_dir: UserPath
     seed: NonNegative
     resume: Literal["auto", "never"]
     dry_run: bool
@@ -482,7 +483,7 @@ def check_settings(schema: type[_Schema], settings: Mapping[str, Any], prefix: s
 
 def tracking_uri(config: Config) -> str:
     """The configured URI, or a SQLite file beside the runs' folders."""
-    return config.tracking.uri or f"sqlite:///{Path(config.output_dir).expanduser().parent / 'mlflow.db'}"
+    return config.tracking.uri or f"sqlite:///{Path(config.output_dir).parent / 'mlflow.db'}"
 
 
 def _sentence(problem: Mapping[str, Any], schema: type[BaseModel], prefix: str) -> str:

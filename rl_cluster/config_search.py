@@ -6,7 +6,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import Field, model_validator
 
-from rl_cluster.config_types import Fraction, NonNegative, Positive, Seconds, Section
+from rl_cluster.config_types import Fraction, NonNegative, Positive, Seconds, Section, UserPath
 
 # Backend of word search -> the variants of BM25 that it has; a test holds this to what the backends say.
 BM25_VARIANTS = {
@@ -62,7 +62,7 @@ class FusionConfig(Section):
     depth: Positive
     rrf_k: Annotated[float, Field(ge=0)]
     lexical_weight: Fraction
-    reranker: str | None
+    reranker: UserPath | None
     rerank_depth: Positive
 
 
@@ -102,7 +102,7 @@ class SearchConfig(Section):
     lexical: LexicalConfig
     vector: VectorConfig
     fusion: FusionConfig
-    embedder: str
+    embedder: UserPath
     embed_max_tokens: Positive
     query_prompt: str
     passage_prompt: str

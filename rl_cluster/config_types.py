@@ -2,20 +2,23 @@
 
 from __future__ import annotations
 
+import os.path
 from pathlib import Path
 from typing import Annotated
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field
 
 Positive = Annotated[int, Field(ge=1)]
 NonNegative = Annotated[int, Field(ge=0)]
 Seconds = Annotated[float, Field(gt=0)]
 Fraction = Annotated[float, Field(ge=0, le=1)]
+UserPath = Annotated[str, AfterValidator(os.path.expanduser)]
+"""A path whose `~` is the home folder; a hub id or another name is left as it is."""
 
 
 def check_absolute(output_dir: str) -> None:
     """Raises ValueError for a relative folder."""
-    if not Path(output_dir).expanduser().is_absolute():
+    if not Path(output_dir).is_absolute():
         raise ValueError(
             f"output_dir={output_dir}: Ray runs a job in its own copy of the working directory, where a relative path would be lost; "
             "give an absolute path"

@@ -65,7 +65,7 @@ def _check_resume(config: Config) -> None:
     """A folder that holds a run may only be continued, and only with the settings that its numbers depend on."""
     from rl_cluster.learning.checkpoint import checkpoint_folder, checkpoint_steps, read_state
 
-    root = Path(config.output_dir).expanduser() / "checkpoints"
+    root = Path(config.output_dir) / "checkpoints"
     steps = checkpoint_steps(root)
     if not steps:
         return

@@ -17,7 +17,7 @@ def prepare_data(data: DataConfig) -> Path:
     Raises DataError when a given folder lacks a file.
     """
     if data.name == "tables":
-        folder = Path(data.folder or "").expanduser()
+        folder = Path(data.folder or "")
         for file in ("tasks.parquet", "corpus.parquet"):
             if not (folder / file).is_file():
                 raise DataError(f"data.folder={folder}: {file} is missing; write it there, as the README describes.")

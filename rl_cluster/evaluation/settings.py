@@ -21,7 +21,7 @@ from rl_cluster.config import (
     TrackingConfig,
     check_settings,
 )
-from rl_cluster.config_types import check_absolute
+from rl_cluster.config_types import UserPath, check_absolute
 from rl_cluster.errors import ConfigError
 from rl_cluster.evaluation.measures import MeasureSettings, Prices
 
@@ -55,7 +55,7 @@ class ScriptedConfig(Section):
 
 class ModelSystemConfig(Section):
     kind: Literal["model"]
-    path: str
+    path: UserPath
     dtype: Literal["float32", "bfloat16"]
     tool_format: str
     prices: PriceConfig
@@ -122,7 +122,7 @@ class EvaluateConfig(Section):
     """One evaluation. `systems` are checked one by one, see `systems_of`."""
 
     run_name: str
-    output_dir: str
+    output_dir: UserPath
     seed: NonNegative
     resume: Literal["auto", "never"]
     dry_run: bool
@@ -181,7 +181,7 @@ class EvaluateConfig(Section):
     @property
     def folder(self) -> Path:
         """Where everything of this evaluation is written."""
-        return Path(self.output_dir).expanduser()
+        return Path(self.output_dir)
 
     @property
     def measure_settings(self) -> MeasureSettings:

@@ -34,7 +34,7 @@ def resolve_model(name: str, setting: str = "model.name") -> str:
                 f"{setting}={name}: no such bundled model; use {BUNDLED_PREFIX}{BUNDLED_POLICY} or a folder."
             )
         return str(bundled_policy())
-    path = Path(name).expanduser()
+    path = Path(name)
     looks_like_folder = name.startswith(("/", ".", "~")) or path.is_dir()
     if not looks_like_folder:
         return name

@@ -13,6 +13,8 @@ from omegaconf import DictConfig, OmegaConf
 from rl_cluster.composition import load_config, to_config
 from rl_cluster.config import Config, tracking_uri
 from rl_cluster.errors import ConfigError
+from rl_cluster.evaluate import EVALUATE
+from rl_cluster.evaluation.settings import ModelSystemConfig, systems_of
 
 ROOT = Path(__file__).resolve().parents[2]
 HYDRA_CONF = ROOT / "hydra_conf"
@@ -373,8 +375,38 @@ def test_load_config_relative_output_dir_is_refused(folder: str) -> None:
     assert message.endswith("give an absolute path.")
 
 
-def test_load_config_output_dir_from_home_is_accepted() -> None:
-    assert load_config(["output_dir='~/runs'"]).output_dir == "~/runs"
+def test_load_config_paths_from_home_are_expanded(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Everything that reads a setting sees the same folder."""
+    monkeypatch.setenv("HOME", "/home/me")
+    names = ("output_dir", "model.name", "learner.reference", "data.folder", "weight_sync.folder", "search.embedder")
+    config = load_config(["data=tables", *(f"{name}='~/{name}'" for name in names)])
+    values = [config.output_dir, config.model.name, config.learner.reference, config.data.folder]
+    values += [config.weight_sync.folder, config.search.embedder]
+    assert values == [f"/home/me/{name}" for name in names]
+    assert tracking_uri(config) == "sqlite:////home/me/mlflow.db"
+
+
+@pytest.mark.parametrize("name", ["bundled:smollm2-135m-instruct", "Qwen/Qwen3-4B"])
+def test_load_config_name_of_a_model_that_is_no_path_stays(name: str) -> None:
+    assert load_config([f"model.name='{name}'"]).model.name == name
+
+
+def test_evaluation_settings_paths_from_home_are_expanded(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HOME", "/home/me")
+    config = EVALUATE.load(["system=model", "systems.model.path='~/run/final'", "output_dir='~/numbers'"])
+    assert config.output_dir == "/home/me/numbers"
+    assert config.folder == Path("/home/me/numbers")
+    (model,) = systems_of(config).values()
+    assert isinstance(model, ModelSystemConfig)
+    assert model.path == "/home/me/run/final"
+
+
+def test_shipped_config_hydra_writes_nothing_into_the_runs_folder() -> None:
+    """It would take `~` for a folder of that name, and a dry run would leave a folder behind."""
+    with initialize_config_module("hydra_conf", version_base="1.3"):
+        composed = compose("config", ["hydra.runtime.output_dir=."], return_hydra_config=True)
+    assert composed.hydra.run.dir == "."
+    assert "handlers" not in composed.hydra.job_logging
 
 
 def test_load_config_crossed_clip_bounds_are_refused() -> None:
