@@ -20,6 +20,7 @@ from actors.search_service import start_search
 from rl_cluster.algorithms.losses import get_loss
 from rl_cluster.algorithms.types import AdvantageSettings
 from rl_cluster.config import Config, RolloutConfig
+from rl_cluster.datasets.sampling import some_tasks
 from rl_cluster.datasets.source import prepare_data
 from rl_cluster.datasets.tables import read_tasks
 from rl_cluster.datasets.task import Task
@@ -92,7 +93,6 @@ async def prepare_search(config: Config, model_path: str) -> RunData:
     else:
         identity, summary = await _try_endpoint(config)
         index_ids = dict.fromkeys(locales, identity)
-    limit = config.evaluation.test_limit
     return RunData(
         run_id=run_id(config),
         model_path=model_path,
@@ -100,7 +100,7 @@ async def prepare_search(config: Config, model_path: str) -> RunData:
         search_summary=summary,
         train=tasks["train"],
         validation=tasks["validation"],
-        test=tasks["test"][:limit] if limit else tasks["test"],
+        test=some_tasks(tasks["test"], config.evaluation.test_limit),
         probe_ids=await asyncio.to_thread(_probe_ids, config, model_path),
     )
 

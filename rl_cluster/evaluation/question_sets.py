@@ -7,6 +7,7 @@ from pathlib import Path
 
 from rl_cluster.config import DataConfig
 from rl_cluster.datasets.manifest import is_confidential
+from rl_cluster.datasets.sampling import some_tasks
 from rl_cluster.datasets.source import prepare_data
 from rl_cluster.datasets.tables import read_tasks
 from rl_cluster.datasets.task import Task
@@ -15,7 +16,7 @@ from rl_cluster.evaluation.world import QuestionSet
 
 
 def question_sets(folders: Sequence[str], data: DataConfig, split: str, limit: int | None) -> list[QuestionSet]:
-    """One set per folder and corpus, named `FOLDER/CORPUS` where a folder has several. `limit` is per set.
+    """One set per folder and corpus, named `FOLDER/CORPUS` where a folder has several. `limit` is per set, see `sampling.some_tasks`.
 
     Without `folders`, the set of `data`. Raises DataError where a file is missing or malformed, a split is empty, or two
     folders have one name.
@@ -33,7 +34,7 @@ def question_sets(folders: Sequence[str], data: DataConfig, split: str, limit: i
             by_corpus.setdefault(task.corpus, []).append(task)
         for corpus, tasks in sorted(by_corpus.items()):
             dataset = label if len(by_corpus) == 1 else f"{label}/{corpus.removeprefix(f'{label}/')}"
-            named = tuple(Task(**{**vars(task), "dataset": dataset}) for task in tasks[:limit])
+            named = tuple(Task(**{**vars(task), "dataset": dataset}) for task in some_tasks(tasks, limit))
             sets.append(QuestionSet(dataset, folder, corpus, named, confidential))
     names = [found.dataset for found in sets]
     twice = next((name for name in names if names.count(name) > 1), None)
