@@ -6,9 +6,6 @@ repository; without them their tests are skipped. See benchmarks/search_quality.
 
 from __future__ import annotations
 
-import os
-from pathlib import Path
-
 import numpy as np
 import pytest
 
@@ -27,18 +24,9 @@ from rl_cluster.retrieval.analysis import AnalysisSettings
 from rl_cluster.retrieval.lexical import LexicalSettings
 from rl_cluster.retrieval.settings import settings_from_config
 from rl_cluster.retrieval.vector import VectorIndex
+from tests.helpers.real_data import folder
 
 pytestmark = pytest.mark.slow
-
-ROOT = Path(__file__).resolve().parents[2]
-DATA = Path(os.environ.get("RL_CLUSTER_TEST_DATA", ROOT.parent / "shared" / "data"))
-
-
-def folder(name: str) -> Path:
-    found = DATA / name
-    if not found.is_dir():
-        pytest.skip(f"{found} is not there; set RL_CLUSTER_TEST_DATA to a folder that holds {name}")
-    return found
 
 
 def test_miracl_yoruba_has_the_published_figures_and_more_by_default() -> None:
