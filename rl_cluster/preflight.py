@@ -91,18 +91,22 @@ def _check_resume(config: Config) -> None:
 
 
 def _check_model(config: Config) -> None:
+    from rl_cluster.models.parts import weight_bytes
     from rl_cluster.models.source import resolve_model
 
-    path = Path(resolve_model(config.model.name))
-    size = sum(file.stat().st_size for file in path.glob("*.safetensors")) if path.is_dir() else 0
-    folder = Path(config.weight_sync.folder)
+    path, sync = Path(resolve_model(config.model.name)), config.weight_sync
+    # Weights that go from device to device are in no file, and adapters alone are small.
+    if not path.is_dir() or sync.transport in ("nccl", "ipc") or sync.lora == "adapter":
+        return
+    size = weight_bytes(path, config.model.dtype)
+    folder = Path(sync.folder)
     existing = next(parent for parent in [folder, *folder.parents] if parent.exists())
     free = shutil.disk_usage(existing).free
     # Two snapshots lie there at once: the newest, and the one that a slow worker still reads.
     if free < 2 * size:
         raise ConfigError(
-            f"weight_sync.folder={folder} has {free / 1e9:.1f} GB free, but two snapshots of {config.model.name} need "
-            f"{2 * size / 1e9:.1f} GB; choose another folder or enlarge it (Docker: --shm-size)."
+            f"weight_sync.folder={folder} has {free / 1e9:.1f} GB free, but two snapshots of {config.model.name} in "
+            f"model.dtype={config.model.dtype} need {2 * size / 1e9:.1f} GB; choose another folder or enlarge it (Docker: --shm-size)."
         )
 
 

@@ -7,6 +7,7 @@ import os
 import shutil
 from collections.abc import Callable
 from pathlib import Path
+from types import SimpleNamespace
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -16,7 +17,8 @@ from rl_cluster.composition import load_config
 from rl_cluster.datasets.tables import write_tasks
 from rl_cluster.datasets.task import Document, Task
 from rl_cluster.errors import CheckpointError, ClusterError, ConfigError, DataError, ModelError, RLClusterError
-from rl_cluster.preflight import check_inputs, check_inputs_apart, search_resources
+from rl_cluster.models.parts import weight_bytes
+from rl_cluster.preflight import _check_model, check_inputs, check_inputs_apart, search_resources
 from rl_cluster.retrieval.corpus import CORPUS_SCHEMA, write_corpus
 from tests.helpers.tiny_models import write_tiny_model
 
@@ -144,6 +146,35 @@ def test_check_inputs_reference_with_other_token_ids_is_refused(inputs: Inputs) 
 def test_check_inputs_no_reference_folder_is_refused_by_its_setting(inputs: Inputs) -> None:
     message = refusal(ModelError, inputs.check, "algorithm.kl.coefficient=0.1", "learner.reference=/no/such/teacher")
     assert message.startswith("learner.reference=/no/such/teacher: there is no such folder")
+
+
+def halve(model: Path) -> int:
+    """Writes a model's weights in bfloat16; how many numbers they are."""
+    import torch
+    from safetensors.torch import load_file, save_file
+
+    file = model / "model.safetensors"
+    tensors = {name: tensor.to(torch.bfloat16) for name, tensor in load_file(file).items()}
+    file.unlink()  # a link to the file that other tests read
+    save_file(tensors, file, metadata={"format": "pt"})
+    return sum(tensor.numel() for tensor in tensors.values())
+
+
+def test_check_model_snapshots_are_measured_in_the_dtype_that_is_published(
+    inputs: Inputs, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    numbers = halve(inputs.model)
+    monkeypatch.setattr("shutil.disk_usage", lambda folder: SimpleNamespace(free=2 * 2 * numbers))
+    model = f"model.name='{inputs.model}'"
+    _check_model(load_config([model, "model.dtype=bfloat16", "learner.zero_stage=1"]))
+    with pytest.raises(ConfigError, match=r"two snapshots of .* in model\.dtype=float32 need .* GB; choose another"):
+        _check_model(load_config([model, "model.dtype=float32"]))
+    _check_model(load_config([model, "weight_sync.lora=adapter", "learner.lora.lora_rank=8"]))
+
+
+def test_weight_bytes_file_without_a_readable_header_counts_with_its_size(tmp_path: Path) -> None:
+    (tmp_path / "model.safetensors").write_bytes(b"no safetensors at all")
+    assert weight_bytes(tmp_path, "float32") == 21
 
 
 def test_check_inputs_no_model_folder_is_refused(inputs: Inputs) -> None:
