@@ -62,6 +62,15 @@ class RolloutConfig(Section):
     start_timeout_s: Seconds
     max_restarts: NonNegative
 
+    @model_validator(mode="after")
+    def _gpu_for_each_part(self) -> RolloutConfig:
+        if self.gpus_per_worker and self.tensor_parallel_size > max(1.0, self.gpus_per_worker):
+            raise ValueError(
+                f"tensor_parallel_size={self.tensor_parallel_size} is over gpus_per_worker={self.gpus_per_worker:g}, but each part of a "
+                "model that is cut needs a GPU of its own; raise gpus_per_worker or lower tensor_parallel_size"
+            )
+        return self
+
 
 UNCLIPPED = ("importance_sampling", "policy_gradient")
 

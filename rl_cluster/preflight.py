@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from rl_cluster.config import Config, bound_settings
 from rl_cluster.errors import CheckpointError, ClusterError, ConfigError, DataError, ModelError
+from rl_cluster.scheduling.placement import SLACK, Ask, unplaced
 from rl_cluster.service.values import SEARCH_TOOLS, index_name, open_parts, shards_of
 
 if TYPE_CHECKING:
@@ -261,46 +262,49 @@ def _check_size(config: Config, tasks: list[Task], sample: list[Document]) -> No
         )
 
 
-def search_resources(config: Config) -> tuple[float, float]:
-    """CPUs and GPUs of the search replicas that a run deploys: those of each tool that it offers."""
-    search = config.search
-    if search.external is not None:
-        return 0.0, 0.0
-    replicas = {
-        tool: shards_of(tool, search.shards) * search.min_replicas
-        for tool in config.environment.tools
-        if tool in SEARCH_TOOLS
-    }
-    comparing = sum(number for tool, number in replicas.items() if "vector" in open_parts([tool]))
-    gpus = comparing * search.gpus_per_replica if search.needs_gpu else 0.0
-    return sum(replicas.values()) * search.cpus_per_replica, gpus
+def asked(config: Config) -> list[Ask]:
+    """What the job's processes ask of Ray: workers, ranks, and the search replicas of each tool that a run offers."""
+    rollout, learner, search = config.rollout, config.learner, config.search
+    asks = [
+        Ask("rollout worker", rollout.num_workers, rollout.cpus_per_worker, rollout.gpus_per_worker),
+        Ask("learner rank", learner.num_ranks, learner.cpus_per_rank, learner.gpus_per_rank),
+    ]
+    for tool in config.environment.tools if search.external is None else ():
+        if tool in SEARCH_TOOLS:
+            gpus = search.gpus_per_replica if search.needs_gpu and "vector" in open_parts([tool]) else 0.0
+            number = shards_of(tool, search.shards) * search.min_replicas
+            asks.append(Ask(f"replica of {tool}", number, search.cpus_per_replica, gpus))
+    return asks
 
 
 def resource_table(config: Config) -> tuple[Any, bool]:
-    """A table of what the job asks of the connected cluster against what it has, and whether it fits."""
+    """A table of what the job asks of the connected cluster against what it has and what of that is free now, with the processes
+    that fit on none of its nodes; and whether the job fits."""
     import ray
     from rich.table import Table
 
-    rollout, learner = config.rollout, config.learner
-    cpus = rollout.num_workers * rollout.cpus_per_worker + learner.num_ranks * learner.cpus_per_rank
-    gpus = rollout.num_workers * rollout.gpus_per_worker + learner.num_ranks * learner.gpus_per_rank
-    search_cpus, search_gpus = search_resources(config)
-    cpus, gpus = cpus + search_cpus, gpus + search_gpus
-    has = ray.cluster_resources()
-    gib = 1 << 30
-    asks = [("CPU", cpus, has.get("CPU", 0.0)), ("GPU", gpus, has.get("GPU", 0.0))]
+    nodes = [node["Resources"] for node in ray.nodes() if node["Alive"]]
+    free = ray.available_resources()
+    asks, gib = asked(config), 1 << 30
+    rows = [("CPU", "CPU", sum(ask.number * ask.cpus for ask in asks), 1)]
+    rows.append(("GPU", "GPU", sum(ask.number * ask.gpus for ask in asks), 1))
     if config.cluster.object_store_gib:
-        asks.append(("object store GiB", config.cluster.object_store_gib, has.get("object_store_memory", 0.0) / gib))
+        rows.append(("object store GiB", "object_store_memory", config.cluster.object_store_gib, gib))
     table = Table(
-        title=f"What run {config.run_name!r} asks of the cluster ({len(ray.nodes())} node(s))", title_justify="left"
+        title=f"What run {config.run_name!r} asks of the cluster ({len(nodes)} node(s))", title_justify="left"
     )
-    for column in ("resource", "asked", "cluster has", ""):
-        table.add_column(column, justify="right" if column in ("asked", "cluster has") else "left")
+    for column in ("resource", "asked", "cluster has", "free now", ""):
+        table.add_column(column, justify="left" if column in ("resource", "") else "right")
     fits = True
-    for name, asked, available in asks:
-        enough = asked <= available + 1e-6
+    for name, resource, wanted, unit in rows:
+        has = sum(node.get(resource, 0.0) for node in nodes) / unit
+        enough = wanted <= has + SLACK
         fits = fits and enough
-        table.add_row(
-            name, f"{asked:.2f}", f"{available:.2f}", "" if enough else f"[red]{asked - available:.2f} missing[/]"
-        )
-    return table, fits
+        lack = "" if enough else f"[red]{wanted - has:.2f} missing[/]"
+        table.add_row(name, f"{wanted:.2f}", f"{has:.2f}", f"{free.get(resource, 0.0) / unit:.2f}", lack)
+    missing = unplaced(asks, nodes)
+    for ask in asks:
+        if ask.kind in missing:
+            each = f"{ask.kind} of {ask.cpus:g} CPU, {ask.gpus:g} GPU"
+            table.add_row(each, str(ask.number), "", "", f"[red]{missing[ask.kind]} on no node[/]")
+    return table, fits and not missing

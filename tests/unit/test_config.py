@@ -409,6 +409,18 @@ def test_shipped_config_hydra_writes_nothing_into_the_runs_folder() -> None:
     assert "handlers" not in composed.hydra.job_logging
 
 
+@pytest.mark.parametrize(("parallel", "gpus"), [(1, 0.5), (1, 1), (4, 4), (2, 4), (2, 0)])
+def test_load_config_gpus_for_each_part_of_a_cut_model_pass(parallel: int, gpus: float) -> None:
+    sizes = [f"rollout.tensor_parallel_size={parallel}", f"rollout.gpus_per_worker={gpus}"]
+    assert load_config(sizes).rollout.tensor_parallel_size == parallel
+
+
+@pytest.mark.parametrize(("parallel", "gpus"), [(2, 1), (2, 0.5), (4, 2)])
+def test_load_config_fewer_gpus_than_parts_of_a_cut_model_are_refused(parallel: int, gpus: float) -> None:
+    message = refusal(f"rollout.tensor_parallel_size={parallel}", f"rollout.gpus_per_worker={gpus}")
+    assert message.startswith(f"rollout: tensor_parallel_size={parallel} is over gpus_per_worker={gpus}, but each part")
+
+
 def test_load_config_crossed_clip_bounds_are_refused() -> None:
     message = refusal("algorithm.loss.clip_low=1.2", "algorithm.loss.clip_high=0.8")
     assert "clip_low=1.2" in message

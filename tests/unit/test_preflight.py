@@ -18,7 +18,7 @@ from rl_cluster.datasets.tables import write_tasks
 from rl_cluster.datasets.task import Document, Task
 from rl_cluster.errors import CheckpointError, ClusterError, ConfigError, DataError, ModelError, RLClusterError
 from rl_cluster.models.parts import weight_bytes
-from rl_cluster.preflight import _check_model, check_inputs, check_inputs_apart, search_resources
+from rl_cluster.preflight import _check_model, asked, check_inputs, check_inputs_apart
 from rl_cluster.retrieval.corpus import CORPUS_SCHEMA, write_corpus
 from tests.helpers.tiny_models import write_tiny_model
 
@@ -387,12 +387,22 @@ def test_check_inputs_embedder_that_no_tool_needs_is_not_looked_at(inputs: Input
         ("[bm25_search,vector_search,hybrid_search]", 2 * (3 + 3 + 1) * 0.5, 2 * (3 + 1) * 0.25),
     ],
 )
-def test_search_resources_are_those_of_the_replicas_that_the_tools_deploy(tools: str, cpus: float, gpus: float) -> None:
+def test_asked_of_search_is_what_the_replicas_of_its_tools_take(tools: str, cpus: float, gpus: float) -> None:
     """`hybrid_search` is served whole, the others from each of three shards."""
     search = ["search.shards=3", "search.min_replicas=2", "search.max_replicas=2", "search.cpus_per_replica=0.5"]
     devices = ["search.device=cuda", "search.gpus_per_replica=0.25"]
     config = load_config([f"environment.tools={tools}", *search, *devices])
-    assert search_resources(config) == (cpus, gpus)
+    replicas = [ask for ask in asked(config) if ask.kind.startswith("replica of ")]
+    assert sum(ask.number * ask.cpus for ask in replicas) == cpus
+    assert sum(ask.number * ask.gpus for ask in replicas) == gpus
+
+
+def test_asked_of_an_endpoint_for_search_is_nothing() -> None:
+    endpoint = ["search=http_json", "search.external.url=http://localhost:9200/search", "search.cpus_per_replica=2"]
+    assert [(ask.kind, ask.number) for ask in asked(load_config(endpoint))] == [
+        ("rollout worker", 1),
+        ("learner rank", 1),
+    ]
 
 
 def test_check_inputs_demonstrations_by_judgements_take_any_documents(inputs: Inputs) -> None:
