@@ -1,12 +1,17 @@
-"""What the driver checks of a cluster before the job starts."""
+"""What the driver checks of a cluster before the job starts, what a dry run leaves, and how the end of the coordinator is noticed."""
 
 from __future__ import annotations
 
+import json
+from pathlib import Path
+from types import SimpleNamespace
+
 import pytest
+from ray.exceptions import ActorDiedError, GetTimeoutError, OutOfMemoryError
 
 from rl_cluster.composition import load_config
 from rl_cluster.errors import ClusterError
-from rl_cluster.train import _check_transport
+from rl_cluster.train import _check_transport, _events, run
 
 
 def test_check_transport_shared_memory_over_several_nodes_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -17,3 +22,58 @@ def test_check_transport_shared_memory_over_several_nodes_is_refused(monkeypatch
     _check_transport(load_config(["weight_sync=object_store"]))
     nodes.pop()
     _check_transport(load_config([]))
+
+
+@pytest.mark.parametrize(
+    "error", [ActorDiedError(), OutOfMemoryError("The node is low on memory.")], ids=["died", "memory"]
+)
+def test_events_coordinator_that_is_gone_is_one_sentence(monkeypatch: pytest.MonkeyPatch, error: Exception) -> None:
+    def get(reference: object, timeout: float) -> None:
+        raise error
+
+    monkeypatch.setattr("ray.get", get)
+    coordinator = SimpleNamespace(events=SimpleNamespace(remote=lambda seen: None))
+    with pytest.raises(ClusterError, match=r"^The coordinator died: "):
+        _events(coordinator, 0)
+    error = GetTimeoutError()
+    assert _events(coordinator, 0) == []
+
+
+@pytest.fixture
+def small_cluster(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """A cluster of one node for the driver, whose inputs pass; the names of what was started on it."""
+    started: list[str] = []
+    monkeypatch.setattr("rl_cluster.preflight.check_inputs_apart", lambda config: None)
+    monkeypatch.setattr("rl_cluster.train._connect", lambda config: None)
+    monkeypatch.setattr("rl_cluster.train._check_search_port", lambda config: None)
+    monkeypatch.setattr("rl_cluster.train._follow", lambda config, console: started.append(config.run_name))
+    node = {"Alive": True, "Resources": {"CPU": 4.0, "object_store_memory": float(4 << 30)}}
+    monkeypatch.setattr("ray.nodes", lambda: [node])
+    monkeypatch.setattr("ray.available_resources", lambda: node["Resources"])
+    return started
+
+
+@pytest.mark.parametrize(("cpus", "code"), [(1, 0), (9, 2)])
+def test_run_dry_prints_settings_and_table_and_starts_nothing(
+    small_cluster: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str], cpus: int, code: int
+) -> None:
+    config = load_config([f"output_dir={tmp_path / 'run'}", "dry_run=true", f"rollout.cpus_per_worker={cpus}"])
+    assert run(config) == code
+    printed = capsys.readouterr().out
+    settings, end = json.JSONDecoder().raw_decode(printed)
+    assert settings == config.model_dump(mode="json")
+    assert f"{cpus + 0.5:.2f}" in printed[end:]
+    assert ("missing" in printed[end:]) == bool(code)
+    assert small_cluster == []
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_run_job_that_no_node_holds_is_refused_and_starts_nothing(
+    small_cluster: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert run(load_config([f"output_dir={tmp_path / 'run'}", "rollout.cpus_per_worker=9"])) == 2
+    printed = " ".join(capsys.readouterr().out.split())
+    assert "1 on no node" in printed
+    assert "error: The job asks for more than the cluster has, or than its nodes can hold (see the table)" in printed
+    assert small_cluster == []
+    assert list(tmp_path.iterdir()) == []
