@@ -1,4 +1,4 @@
-"""Every number of a system beside its nDCG, each with its interval over questions where it is a mean.
+"""Every number of a system beside its nDCG, each with its interval over questions.
 
 A failed episode has 0 in every quality of its ranking and stays in the mean; turns, tokens, time and money are over the
 episodes that the infrastructure let end.
@@ -11,10 +11,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-import numpy as np
-
 from rl_cluster.evaluation.metrics import pass_at_k, pass_power_k
-from rl_cluster.evaluation.statistics import bootstrap_mean_ci
+from rl_cluster.evaluation.statistics import bootstrap_mean_ci, quantile_interval, rate_interval
 from rl_cluster.evaluation.summary import EpisodeRecord, by_question
 
 
@@ -54,10 +52,10 @@ class MeasureSettings:
 def measure(
     records: Sequence[EpisodeRecord], settings: MeasureSettings, prices: Prices | None = None
 ) -> dict[str, Any]:
-    """JSON types: a name to `{"mean", "ci95", "n"}`, quantiles of the latency, and rates of failures by their reason.
+    """JSON types: a name to `{"mean", "ci95", "n"}`; in `failure_rates` the same of each reason for a failure.
 
-    pass@k and pass^k are over the questions with at least k episodes and left out where there is none. Raises DataError as
-    `summarise` does.
+    `latency_s` has `median` and `p95`, each with its interval, and `n` episodes; see `statistics.quantile_interval`. pass@k and
+    pass^k are over the questions with at least k episodes and left out where there is none. Raises DataError as `summarise` does.
     """
     groups = list(by_question(records).values())
     result: dict[str, Any] = {}
@@ -82,13 +80,16 @@ def measure(
         add(name, [[amount(record) for record in group] for group in ended], top)
     if prices is not None and prices.known:
         add("cost", [[prices.cost(record) for record in group] for group in ended])
-    latencies = [record.latency_s for group in ended for record in group]
+    latencies = [[record.latency_s for record in group] for group in ended if group]
     if latencies:
-        median, p95 = np.quantile(latencies, [0.5, 0.95])
-        result["latency_s"] = {"median": float(median), "p95": float(p95), "n": len(latencies)}
-    failures = sorted({record.outcome for record in records if record.outcome.is_policy_failure})
-    rates = {outcome.value: sum(record.outcome is outcome for record in records) / len(records) for outcome in failures}
-    result["failure_rates"] = rates
+        result["latency_s"] = {"n": sum(map(len, latencies))}
+        for name, quantile in (("median", 0.5), ("p95", 0.95)):
+            value, interval = quantile_interval(latencies, quantile)
+            result["latency_s"] |= {name: value, f"{name}_ci95": interval}
+    result["failure_rates"] = {}
+    for reason in sorted({record.outcome for record in records if record.outcome.is_policy_failure}):
+        rate = rate_interval([[record.outcome is reason for record in group] for group in groups])
+        result["failure_rates"][reason.value] = {"mean": rate.mean, "ci95": rate.interval, "n": rate.n}
     result["success_threshold"] = settings.success_threshold
     return result
 

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+import numpy as np
 import pytest
+from scipy import stats
 
 from rl_cluster.datasets.task import Task
 from rl_cluster.episodes.trajectory import ToolCall, Trajectory, Turn
@@ -75,7 +77,7 @@ def test_measure_failed_episode_has_no_quality_and_stays_in_the_mean() -> None:
     assert found["recall@10"]["mean"] == 0.25
     assert found["mrr"]["mean"] == 0.125
     assert found["success_rate"]["mean"] == 0.5
-    assert found["failure_rates"] == {"turn_limit": 0.5}
+    assert found["failure_rates"]["turn_limit"]["mean"] == 0.5
     assert found["gold_found"]["mean"] == found["gold_found_not_handed_in"]["mean"] == 1.0
     assert "pass_at_1" not in found
 
@@ -84,8 +86,34 @@ def test_measure_infrastructure_losses_have_no_turns_or_time() -> None:
     lost = replace(record("b", 0.0, Outcome.WORKER_LOST), turns=0, latency_s=0.0)
     found = measure([record("a", 1.0), lost], SETTINGS)
     assert found["turns"] == {"mean": 3.0, "ci95": None, "n": 1}
-    assert found["latency_s"] == {"median": 2.0, "p95": 2.0, "n": 1}
+    assert found["latency_s"] == {"median": 2.0, "median_ci95": None, "p95": 2.0, "p95_ci95": None, "n": 1}
     assert found["recall@10"]["n"] == 2
+
+
+def test_measure_failure_rates_by_reason_have_the_interval_of_their_questions() -> None:
+    """Four samples of a question that fail together are one question, not four."""
+    failing = {3: Outcome.TURN_LIMIT, 7: Outcome.TURN_LIMIT, 8: Outcome.NO_ANSWER}
+    one = [record(f"q{i}", 0.5, failing.get(i, Outcome.FINISHED)) for i in range(20)]
+    found = measure(one, SETTINGS)["failure_rates"]
+    assert {reason: rate["mean"] for reason, rate in found.items()} == {"no_answer": 0.05, "turn_limit": 0.1}
+    for reason, times in (("no_answer", 1), ("turn_limit", 2)):
+        expected = stats.binomtest(times, 20).proportion_ci(method="wilson")
+        assert found[reason]["ci95"] == pytest.approx([expected.low, expected.high], abs=1e-3)
+    assert measure(one * 4, SETTINGS)["failure_rates"] == found
+
+
+def test_measure_latency_of_samples_that_are_alike_is_no_surer_than_of_one() -> None:
+    times = np.random.default_rng(1).lognormal(0.0, 0.5, 80)
+    one = [replace(record(f"q{i}", 0.5), latency_s=float(seconds)) for i, seconds in enumerate(times)]
+    found, several = measure(one, SETTINGS)["latency_s"], measure(one * 4, SETTINGS)["latency_s"]
+    assert found["median"] == np.median(times)
+    for name in ("median", "p95"):
+        low, high = found[f"{name}_ci95"]
+        assert low < found[name] < high
+        assert several[f"{name}_ci95"] == [low, high]
+    few = measure(one[:20], SETTINGS)["latency_s"]
+    assert few["median_ci95"] is not None
+    assert few["p95_ci95"] is None
 
 
 def test_measure_pass_rates_are_unbiased_and_over_questions_with_enough_episodes() -> None:

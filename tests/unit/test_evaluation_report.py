@@ -89,6 +89,19 @@ def test_markdown_tables_survive_hostile_names(page: Path) -> None:
     assert plain("a|b\n<i>*") == r"a\|b &lt;i&gt;\*"
 
 
+def test_failures_and_latency_are_shown_with_their_intervals(content: ReportContent, page: Path) -> None:
+    measures = content.comparison["systems"]["before"]["overall"]["measures"]
+    rate = measures["failure_rates"]["turn_limit"]
+    shown = f"{rate['mean']:.1%} [{rate['ci95'][0]:.1%}, {rate['ci95'][1]:.1%}]"
+    assert f"| before | turn\\_limit | {shown} |" in page.with_name("report.md").read_text()
+    assert f"before, turn_limit: {shown}" in page.read_text()
+    median = measures["latency_s"]
+    assert median["median_ci95"][0] < median["median_ci95"][1]
+    shown = f"{median['median']:.2f} [{median['median_ci95'][0]:.2f}, {median['median_ci95'][1]:.2f}] / {median['p95']:.2f} s"
+    assert shown in page.with_name("report.md").read_text()
+    assert f'title="{shown}"' in page.read_text()
+
+
 def test_questions_most_changed_come_first_and_long_texts_say_that_they_are_cut(content: ReportContent) -> None:
     changes = [abs(view["change"]) for view in content.questions]
     assert changes == sorted(changes, reverse=True)

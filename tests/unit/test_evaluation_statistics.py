@@ -7,7 +7,13 @@ import pytest
 from scipy import stats
 
 from rl_cluster.errors import DataError
-from rl_cluster.evaluation.statistics import bootstrap_mean_ci, paired_difference, rate_interval, student_quantile
+from rl_cluster.evaluation.statistics import (
+    bootstrap_mean_ci,
+    paired_difference,
+    quantile_interval,
+    rate_interval,
+    student_quantile,
+)
 
 
 def ndcg_like(rng: np.random.Generator, n: int) -> np.ndarray:
@@ -41,6 +47,27 @@ def test_bootstrap_coverage_of_clustered_rollouts_is_near_level() -> None:
         assert interval.high is not None
         covered += interval.low <= 0.4 <= interval.high
     assert 0.90 <= covered / 200 <= 0.99
+
+
+@pytest.mark.parametrize(("quantile", "n", "samples"), [(0.5, 6, 1), (0.5, 40, 3), (0.95, 73, 1), (0.95, 120, 3)])
+def test_quantile_interval_coverage_of_clustered_times_is_near_level(quantile: float, n: int, samples: int) -> None:
+    """The times of a question are much alike; an interval that takes them for independent would be too narrow."""
+    rng, covered = np.random.default_rng(6), 0
+    truth = np.exp(np.sqrt(1.04) * stats.norm.ppf(quantile))
+    for _ in range(300):
+        times = np.exp(rng.normal(0.0, 1.0, (n, 1)) + rng.normal(0.0, 0.2, (n, samples)))
+        _, interval = quantile_interval(list(times), quantile)
+        assert interval is not None
+        covered += interval[0] <= truth <= interval[1]
+    assert 0.92 <= covered / 300 <= 0.995
+
+
+@pytest.mark.parametrize(("quantile", "enough"), [(0.5, 6), (0.95, 73), (0.05, 73)])
+def test_quantile_interval_of_too_few_questions_to_bound_it_is_none(quantile: float, enough: int) -> None:
+    values = [[float(i), float(i)] for i in range(enough)]
+    assert quantile_interval(values, quantile)[1] is not None
+    value, interval = quantile_interval(values[1:], quantile)
+    assert (value, interval) == (np.quantile(values[1:], quantile), None)
 
 
 def test_bootstrap_symmetric_data_agrees_with_students_interval() -> None:

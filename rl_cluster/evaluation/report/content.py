@@ -14,8 +14,9 @@ MAX_TEXT = 4000
 """Characters of one text in the browser of episodes; what is cut says so."""
 MAX_QUESTIONS = 120
 FOOTNOTE = (
-    "Brackets are 95% intervals over questions, by bootstrap, or by Clopper and Pearson where all questions have one value; failed "
-    "episodes count 0 and stay in every mean, also those that are lost, which infrastructure failed and no failure rate has. p is that of a paired randomisation test with Holm's correction: over the data sets "
+    "Brackets are 95% intervals over questions, by bootstrap, by Wilson for rates of failures and quantiles of latency, or by Clopper and "
+    "Pearson where all questions have one value; failed episodes count 0 and stay in every mean, also those that are lost, which "
+    "infrastructure failed and no failure rate has. p is that of a paired randomisation test with Holm's correction: over the data sets "
     "of a pair, over the pieces of a data set, for all questions over the pairs, and over the drifts of a system. The smallest "
     "detectable difference is what that test finds in 4 of 5 cases at the level 0.05 divided by the number of comparisons that p is "
     "corrected over."

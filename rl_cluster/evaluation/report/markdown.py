@@ -18,6 +18,7 @@ def report_markdown(content: ReportContent) -> str:
     for pair in content.comparison["pairs"]:
         parts += ["", f"## {plain(pair['name'])}", "", *_published_layout(content, pair), "", *_paired(pair)]
     parts += ["", "## Systems", "", *_systems(content.comparison["systems"])]
+    parts += _failures(content.comparison["systems"])
     parts += [line for note in content.comparison["notes"] for line in ("", plain(note))]
     if content.comparison["repeats"]:
         parts += ["", "## Repeats over seeds", "", *_repeats(content.comparison["repeats"])]
@@ -67,10 +68,19 @@ def _systems(systems: Mapping[str, Any]) -> list[str]:
             + " | ".join(mean(measures, key) for key in ("recall@10", "recall@100", "mrr", "success_rate"))
             + f" | {100 * each['failure_rate']:.1f} % | {each['infrastructure']} of {each['episodes']} | "
             + " | ".join(mean(measures, key) for key in ("gold_found", "gold_found_not_handed_in", "idle_searches"))
-            + f" | {_latency(measures)}"
+            + f" | {latency(measures)}"
             + f" | {mean(measures, 'cost', '{:.4g}')} |"
         )
     return lines
+
+
+def _failures(systems: Mapping[str, Any]) -> list[str]:
+    lines = [
+        f"| {plain(name)} | {plain(reason)} | {with_interval(rate['mean'], rate['ci95'], '{:.1%}')} |"
+        for name, found in systems.items()
+        for reason, rate in found["overall"]["measures"]["failure_rates"].items()
+    ]
+    return ["", "| Failures of | Reason | Share of episodes |", "|---|---|---|", *lines] if lines else []
 
 
 def _repeats(repeats: Sequence[Mapping[str, Any]]) -> list[str]:
@@ -121,9 +131,12 @@ def mean(measures: Mapping[str, Any], key: str, form: str = "{:.3f}") -> str:
     return form.format(measures[key]["mean"]) if key in measures else "-"
 
 
-def _latency(measures: Mapping[str, Any]) -> str:
+def latency(measures: Mapping[str, Any]) -> str:
+    """Median and 95th percentile in seconds with their bounds, or a dash."""
     found = measures.get("latency_s")
-    return "-" if found is None else f"{found['median']:.2f} / {found['p95']:.2f} s"
+    if found is None:
+        return "-"
+    return " / ".join(with_interval(found[name], found[f"{name}_ci95"], "{:.2f}") for name in ("median", "p95")) + " s"
 
 
 def _turns(summary: Mapping[str, Any]) -> str:

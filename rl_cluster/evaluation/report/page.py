@@ -14,7 +14,7 @@ from typing import Any
 from rl_cluster.evaluation.comparison import rows
 from rl_cluster.evaluation.report import plots
 from rl_cluster.evaluation.report.content import FOOTNOTE, ReportContent
-from rl_cluster.evaluation.report.markdown import mean, p_value, with_interval
+from rl_cluster.evaluation.report.markdown import latency, mean, p_value, with_interval
 
 
 def report_page(content: ReportContent) -> str:
@@ -36,6 +36,7 @@ def report_page(content: ReportContent) -> str:
         rows=rows,
         footnote=FOOTNOTE,
         passes=_passes,
+        latency=latency,
         mean=mean,
         p_value=p_value,
         with_interval=with_interval,

@@ -19,6 +19,7 @@ from rl_cluster.evaluation.report.canvas import (
     shortened,
     told_apart,
 )
+from rl_cluster.evaluation.report.markdown import with_interval
 from rl_cluster.evaluation.statistics import student_quantile
 
 _LEFT, _RIGHT = 46, 12
@@ -142,7 +143,8 @@ def failure_reasons(systems: Mapping[str, Mapping[str, Any]]) -> str:
         for reason, colour in zip([*reasons, "infrastructure"], [*COLOURS[: len(reasons)], "#9aa5b1"], strict=True):
             share = lost if reason == "infrastructure" else shares[reason]
             width = across(share) - across(0.0)
-            canvas.rect(x, y, width, 18, colour, f"{name}, {reason}: {share:.1%}")
+            interval = systems[name]["overall"]["measures"]["failure_rates"].get(reason, {}).get("ci95")
+            canvas.rect(x, y, width, 18, colour, f"{name}, {reason}: {with_interval(share, interval, '{:.1%}')}")
             x += width
         canvas.text(x + 6, y + 13, f"{sum(shares.values()) + lost:.1%}", size=11)
     _legend(canvas, [*reasons, "infrastructure"], 14, [*COLOURS[: len(reasons)], "#9aa5b1"])
