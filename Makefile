@@ -22,7 +22,7 @@ train: setup
 
 search-cpu: setup
 	$(BIN)/python -m rl_cluster.launch experiment=search_cpu $(ARGS)
-	$(BIN)/python -m rl_cluster.evaluate run_name=search_cpu_systems limit=100 temperature=1.0 reference=before \
+	$(BIN)/python -m rl_cluster.evaluate run_name=search_cpu_systems limit=60 temperature=1.0 reference=before \
 	  search=short evaluation/drift=[suite] \
 	  +system@systems.before=model systems.before.path=$(HOME)/rl_cluster/search_cpu/start \
 	  +system@systems.after=model systems.after.path=$(HOME)/rl_cluster/search_cpu/final

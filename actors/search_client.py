@@ -16,7 +16,7 @@ from typing import Any, Protocol
 
 import ray
 from ray import serve
-from ray.exceptions import RayActorError, RayError, RayTaskError, WorkerCrashedError
+from ray.exceptions import NodeDiedError, OutOfMemoryError, RayActorError, RayError, RayTaskError, WorkerCrashedError
 from ray.serve.exceptions import RayServeException, ReplicaUnavailableError
 from ray.serve.handle import DeploymentHandle
 
@@ -51,7 +51,7 @@ from rl_cluster.service.values import (
 )
 
 DEPLOYMENTS = {"bm25_search": "Bm25Replica", "vector_search": "VectorReplica", "hybrid_search": "HybridReplica"}
-_LOST = (RayActorError, WorkerCrashedError, ReplicaUnavailableError)
+_LOST = (RayActorError, WorkerCrashedError, NodeDiedError, OutOfMemoryError, ReplicaUnavailableError)
 _RETRY_PAUSE_S = 0.1
 _DESCRIBE_TIMEOUT_S = 10.0
 SWAP_TIMEOUT_S = 300.0

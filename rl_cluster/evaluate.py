@@ -290,7 +290,7 @@ async def _model_player(
     config: EvaluateConfig, name: str, system: ModelSystemConfig, say: Say
 ) -> AsyncIterator[dict[str, Player]]:
     import ray
-    from ray.exceptions import RayActorError, RayTaskError
+    from ray.exceptions import RayError, RayTaskError
     from transformers import AutoTokenizer
 
     from actors.engine_host import EngineHost
@@ -320,7 +320,7 @@ async def _model_player(
             raise (error.cause if isinstance(error.cause, RLClusterError) else error) from None
         except TimeoutError as error:
             raise late from error
-        except RayActorError as error:
+        except RayError as error:
             raise ClusterError(f"The engine of {name} died: {str(error).splitlines()[0]}") from error
 
     async def sample(prompt_ids: list[int], sampling: SamplingSettings) -> Sample:
@@ -349,7 +349,7 @@ async def _model_player(
             )
         }
     finally:
-        with contextlib.suppress(TimeoutError, RayActorError):
+        with contextlib.suppress(TimeoutError, RayError):
             await within(CLOSE_TIMEOUT_S, host.close.remote())
         ray.kill(host, no_restart=True)
 

@@ -20,7 +20,7 @@ def resolve_policy(name: str) -> str:
 
     Raises ModelError, and CheckpointError where the checkpoint cannot be read.
     """
-    path = Path(name).expanduser()
+    path = Path(name)
     if not (path / STATE).is_file():
         return resolve_model(name)
     from blake3 import blake3
