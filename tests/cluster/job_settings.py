@@ -1,8 +1,9 @@
-"""The command line of a job with a tiny model on small tables."""
+"""The command line of a job with a tiny model on small tables, and what it tracked."""
 
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 
 def job_overrides(output: Path, model: Path, tables: Path, *overrides: str) -> list[str]:
@@ -32,3 +33,12 @@ def job_overrides(output: Path, model: Path, tables: Path, *overrides: str) -> l
         "evaluation.temperatures=[1.0]",
         *overrides,
     ]
+
+
+def tracked_runs(folder: Path) -> list[Any]:
+    """The runs of the database in `folder`, the oldest first."""
+    import mlflow
+
+    client = mlflow.MlflowClient(f"sqlite:///{folder / 'mlflow.db'}")
+    experiment: Any = client.get_experiment_by_name("rl_cluster")
+    return list(client.search_runs([experiment.experiment_id], order_by=["attributes.start_time ASC"]))

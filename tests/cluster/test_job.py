@@ -15,7 +15,7 @@ import torch
 from rl_cluster.composition import load_config
 from rl_cluster.config import Config
 from rl_cluster.learning.checkpoint import checkpoint_folder, checkpoint_steps, read_state
-from tests.cluster.job_settings import job_overrides
+from tests.cluster.job_settings import job_overrides, tracked_runs
 
 ACTORS = ("RolloutWorker", "Learner", "WeightSync", "TrajectoryBuffer")
 
@@ -31,14 +31,6 @@ def start(config: Config) -> tuple[Any, Any]:
 
     coordinator = Coordinator.remote(config)
     return coordinator, coordinator.run.remote()
-
-
-def tracked_runs(folder: Path) -> list[Any]:
-    import mlflow
-
-    client = mlflow.MlflowClient(f"sqlite:///{folder / 'mlflow.db'}")
-    experiment: Any = client.get_experiment_by_name("rl_cluster")
-    return list(client.search_runs([experiment.experiment_id]))
 
 
 def events(coordinator: Any) -> list[dict[str, Any]]:

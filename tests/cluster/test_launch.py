@@ -3,19 +3,21 @@
 from __future__ import annotations
 
 import os
+import shlex
 import signal
 import socket
 import subprocess
 import sys
 import time
 import urllib.request
+from collections.abc import Iterator
 from pathlib import Path
 
 import psutil
 import pytest
 
 from tests.cluster.conftest import ROOT
-from tests.cluster.job_settings import job_overrides
+from tests.cluster.job_settings import job_overrides, tracked_runs
 
 pytestmark = [pytest.mark.cluster, pytest.mark.timeout(420)]
 
@@ -80,6 +82,65 @@ def test_launch_interrupted_stops_job_and_head_within_deadline(
     assert "stopping the job" in log.read_text()
     assert not dashboard_answers()
     assert processes_holding(str(output)) == []
+    assert list((output / "checkpoints").glob("step_*/run.json"))
+    assert [run.info.status for run in tracked_runs(tmp_path)] == ["KILLED"]
+
+
+@pytest.fixture
+def head() -> Iterator[None]:
+    """A head that somebody else started, as far as the launcher knows."""
+    from rl_cluster.launch import _start_head, _stop_head
+
+    running = _start_head(0.3)
+    try:
+        yield
+    finally:
+        _stop_head(running)
+
+
+@pytest.mark.skipif(dashboard_answers(), reason="another Ray head owns the dashboard port")
+def test_launch_on_a_head_that_runs_leaves_it_and_a_stopped_job_ends_cleanly(
+    tmp_path: Path, tiny_model: Path, small_tables: Path, head: None
+) -> None:
+    whole = job_overrides(tmp_path / "whole", tiny_model, small_tables, "training.max_steps=1", "warmup=none")
+    launcher = start_launcher(tmp_path / "launch.log", [*whole, "evaluation.test_at_start=false"])
+    try:
+        assert launcher.wait(timeout=240) == 0, (tmp_path / "launch.log").read_text()
+    finally:
+        if launcher.poll() is None:
+            os.killpg(launcher.pid, signal.SIGKILL)
+    assert (tmp_path / "whole" / "final" / "model.safetensors").is_file()
+    assert dashboard_answers()
+
+    from ray.job_submission import JobSubmissionClient
+
+    from rl_cluster.launch import JOB_ENVIRONMENT
+
+    output = tmp_path / "stopped"
+    long = ["training.max_steps=50", "training.max_epochs=30", "warmup=none", "search.port=8398"]
+    client = JobSubmissionClient("http://127.0.0.1:8265")
+    job = client.submit_job(
+        entrypoint=shlex.join(
+            ["python", "-m", "rl_cluster.train", *job_overrides(output, tiny_model, small_tables, *long)]
+        ),
+        runtime_env={
+            "working_dir": str(ROOT),
+            "excludes": [".venv", "benchmarks/results"],
+            "env_vars": JOB_ENVIRONMENT,
+        },
+    )
+    deadline = time.monotonic() + 240
+    while "checkpoint of step 1" not in client.get_job_logs(job):
+        assert not client.get_job_status(job).is_terminal(), client.get_job_logs(job)
+        assert time.monotonic() < deadline, client.get_job_logs(job)
+        time.sleep(0.5)
+    client.stop_job(job)
+    deadline = time.monotonic() + 20
+    while not client.get_job_status(job).is_terminal():
+        assert time.monotonic() < deadline, client.get_job_logs(job)
+        time.sleep(0.5)
+    assert "the last checkpoint is kept" in client.get_job_logs(job)
+    assert [run.info.status for run in tracked_runs(tmp_path)] == ["FINISHED", "KILLED"]
     assert list((output / "checkpoints").glob("step_*/run.json"))
 
 

@@ -38,7 +38,12 @@ def test_weight_same_middling_score_every_time_teaches_nothing() -> None:
 
 def test_weight_scores_of_another_scale_are_judged_alike() -> None:
     ours, theirs = Curriculum(0), Curriculum(0)
-    for task_id, scores in {"often": [1, 1, 0.9, 0.1], "seldom": [1, 0.2, 0, 0], "stuck": [0.5, 0.5], "never": [-1, 0]}.items():
+    for task_id, scores in {
+        "often": [1, 1, 0.9, 0.1],
+        "seldom": [1, 0.2, 0, 0],
+        "stuck": [0.5, 0.5],
+        "never": [-1, 0],
+    }.items():
         ours.observe(task_id, scores)
         theirs.observe(task_id, [10 * score for score in scores])
     for task_id in ("often", "seldom", "stuck", "never", "unknown"):

@@ -81,7 +81,9 @@ def test_prepare_answers_alone_with_documents_says_how_to_judge_them(tmp_path: P
 
 
 def test_prepare_nq_open_over_a_prepared_folder_is_judged_by_its_documents(tmp_path: Path) -> None:
-    write_jsonl(tmp_path / "kb" / "corpus.jsonl", {"_id": "d1", "text": "Rain fell."}, {"_id": "d2", "text": "It was May 4."})
+    write_jsonl(
+        tmp_path / "kb" / "corpus.jsonl", {"_id": "d1", "text": "Rain fell."}, {"_id": "d2", "text": "It was May 4."}
+    )
     write_jsonl(tmp_path / "kb" / "queries.jsonl", {"_id": "q1", "text": "what fell?"})
     (tmp_path / "kb" / "qrels").mkdir()
     (tmp_path / "kb" / "qrels" / "test.tsv").write_text("query-id\tcorpus-id\tscore\nq1\td1\t1\n")

@@ -65,7 +65,9 @@ def test_local_snapshot_on_another_node_is_a_copy_byte_by_byte(
     assert path.read_bytes() == source.read_bytes()
 
 
-@pytest.mark.parametrize(("node", "transport"), [(HERE, "object_store"), (HERE, "shared_memory"), (THERE, "shared_memory")])
+@pytest.mark.parametrize(
+    ("node", "transport"), [(HERE, "object_store"), (HERE, "shared_memory"), (THERE, "shared_memory")]
+)
 def test_local_snapshot_on_the_learners_host_is_its_own_file(
     published: tuple[Remote, Publication], tmp_path: Path, node: str, transport: str
 ) -> None:

@@ -36,7 +36,11 @@ class PrepareConfig(Section):
                 f"documents={self.documents} is for one data set, not for a mixture; prepare that set by itself"
             )
         if self.tasks_only and (self.documents is not None or self.answer_documents):
-            what = f"documents={self.documents}" if self.documents is not None else f"answer_documents={self.answer_documents}"
+            what = (
+                f"documents={self.documents}"
+                if self.documents is not None
+                else f"answer_documents={self.answer_documents}"
+            )
             raise ValueError(f"{what} needs documents, but tasks_only=true leaves them out; choose one")
         return self
 
