@@ -9,7 +9,6 @@ import uuid
 from functools import partial
 
 from actors.remote import Handle, actor
-from actors.weight_sync import local_snapshot
 from rl_cluster.episodes.trajectory import Trajectory, Turn
 from rl_cluster.errors import Outcome
 from rl_cluster.inference.engine import EngineSettings, InferenceEngine
@@ -21,7 +20,7 @@ class FixedLengthWorker:
     """The engine and its weight updates are those of the real worker; only the episode is simpler."""
 
     def __init__(self, model_path: str, max_model_len: int, max_num_seqs: int, sync: Handle) -> None:
-        self.settings = EngineSettings(model_path=model_path, max_model_len=max_model_len, max_num_seqs=max_num_seqs)
+        self.settings = EngineSettings(model_path, max_model_len, max_num_seqs=max_num_seqs, yields=True)
         self.sync = sync
         self.sequence = 0
         self.rewards = random.Random(0)
@@ -35,10 +34,8 @@ class FixedLengthWorker:
         while True:
             publication = await self.sync.wait_newer.remote(self.sequence, 10.0)
             if publication is not None:
-                path = await local_snapshot(self.sync, publication, "shared_memory", "/dev/shm/rl_cluster")
-                await self.engine.update(
-                    publication.weights, partial(self.engine.deliver_file, publication.weights, path)
-                )
+                weights = publication.weights  # its file is on this host
+                await self.engine.update(weights, partial(self.engine.deliver_file, weights, weights.path))
                 self.sequence = publication.sequence
                 await self.sync.acknowledge.remote("benchmark", self.sequence)
 

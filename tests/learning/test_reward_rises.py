@@ -107,7 +107,7 @@ def learn(
 
 
 def batch_mean(groups: dict[str, list[Trajectory]]) -> float:
-    return float(np.mean([episode.reward for group in groups.values() for episode in group]))
+    return float(np.mean([episode.reward or 0.0 for group in groups.values() for episode in group]))
 
 
 @pytest.mark.parametrize("lag", [0, 1])

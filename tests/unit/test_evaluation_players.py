@@ -6,7 +6,7 @@ import asyncio
 import json
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import msgspec
 import numpy as np
@@ -73,7 +73,7 @@ def test_record_of_an_episode_has_the_reward_that_a_function_of_ones_own_gave(
     monkeypatch.setattr(module, "RETRY_PAUSE_S", 0.0)
 
     def per_turn(task: Task, trajectory: Trajectory) -> Rewards:
-        return Rewards({"reward": np.float32(-0.25 * len(trajectory.turns))})
+        return Rewards({"reward": cast("float", np.float32(-0.25 * len(trajectory.turns)))})
 
     world = pump_world(tmp_path)
     model = player(tokenizer, ["bm25_search: north pump", "answer: pumps-0", *[EngineError("gone")] * 3])
