@@ -9,8 +9,8 @@ import pytest
 from rl_cluster.datasets.preparation.answer_matching import AnswerMatcher
 from rl_cluster.datasets.preparation.converter import Draft
 from rl_cluster.datasets.preparation.report import Report
-from rl_cluster.datasets.task import Document
 from rl_cluster.datasets.tables import read_tasks
+from rl_cluster.datasets.task import Document
 from rl_cluster.errors import ConfigError, DataError
 from tests.helpers.prepared import prepare_fixture, run_prepare, write_jsonl, write_own
 
