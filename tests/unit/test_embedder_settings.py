@@ -111,6 +111,7 @@ def test_batches_that_would_be_padded_over_the_positions_are_not_made() -> None:
     assert not can_batch(object(), 500, 500)
 
 
+@pytest.mark.slow
 @no_gpu
 def test_models_on_a_gpu_that_is_not_there_are_refused(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match=r"search\.device=cuda: torch .* finds no GPU"):

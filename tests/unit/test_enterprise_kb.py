@@ -182,6 +182,7 @@ def test_titles_and_ids_are_short(corpus):
     assert all(re.fullmatch(r"d\d{4}", doc_id) for doc_id in corpus.doc_ids)
 
 
+@pytest.mark.slow
 def test_vocabulary_and_length_grow_with_size():
     def measure(size):
         terms, words = set(), 0

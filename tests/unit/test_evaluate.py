@@ -123,6 +123,7 @@ def test_load_imports_nothing_heavy() -> None:
     assert done.returncode == 0, done.stderr
 
 
+@pytest.mark.slow
 def test_run_baseline_scripted_and_endpoint_under_a_drift_writes_the_report(tmp_path: Path) -> None:
     folder = write_pumps(tmp_path / "pumps")
     with chat_server(lambda body: completion("answer: pumps-0 pumps-1")) as server:

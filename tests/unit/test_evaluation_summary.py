@@ -101,6 +101,7 @@ def test_compare_different_questions_raise() -> None:
         compare([record("a"), record("b")], [record("a"), record("c")])
 
 
+@pytest.mark.slow
 def test_result_table_long_names_fit_100_columns() -> None:
     rng = random.Random(1)
     before = [record(f"q{i}", rng.random(), rng.choice(list(Outcome))) for i in range(1200)]

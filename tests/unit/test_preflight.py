@@ -124,11 +124,13 @@ def test_check_inputs_episode_that_cannot_fit_is_refused(inputs: Inputs) -> None
     assert "environment.max_turns=8 replies of rollout.sampling_max_tokens=48 and 7 tool answers of about" in message
 
 
+@pytest.mark.slow
 def test_check_inputs_sequences_over_the_models_positions_are_refused(inputs: Inputs) -> None:
     message = refusal(ConfigError, inputs.check, "rollout.max_sequence_length=4096")
     assert message.startswith("rollout.max_sequence_length=4096 is over the 2048 positions of ")
 
 
+@pytest.mark.slow
 def test_check_inputs_reference_with_other_token_ids_is_refused(inputs: Inputs) -> None:
     reference = inputs.model.with_name("teacher")
     shutil.copytree(inputs.model, reference)

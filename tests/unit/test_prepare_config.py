@@ -76,6 +76,7 @@ def test_load_wrong_setting_is_refused_in_one_sentence(overrides: list[str], wor
     assert words in _refusal(*overrides)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("arguments", [["dataset=wands", "source=/no/such", "out=x"], ["dataset=wands"], ["--help"]])
 def test_command_line_ends_without_a_traceback(tmp_path: Path, arguments: list[str]) -> None:
     command = [sys.executable, "-m", "rl_cluster.prepare", *arguments]

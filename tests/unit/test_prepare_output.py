@@ -126,6 +126,7 @@ def _command(*arguments: str) -> subprocess.Popen[str]:
     return subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
 
 
+@pytest.mark.slow
 def test_command_line_prints_a_summary_and_never_a_question(tmp_path: Path) -> None:
     process = _command("dataset=browsecomp_plus", f"source={FIXTURES / 'browsecomp_plus'}", f"out={tmp_path / 'out'}")
     output, _ = process.communicate(timeout=60)

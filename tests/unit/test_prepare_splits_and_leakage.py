@@ -23,6 +23,7 @@ def _documents(count: int) -> list[dict]:
     return [{"doc_id": f"d{i}", "text": f"This is what document number {i} says."} for i in range(count)]
 
 
+@pytest.mark.slow
 def test_validation_share_of_many_tasks_is_five_percent(tmp_path: Path) -> None:
     out = run_prepare("jsonl", write_own(tmp_path / "in", _tasks(4000), _documents(4000)), tmp_path / "out")
     counts = out.manifest["counts"]["tasks"]

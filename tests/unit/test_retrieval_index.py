@@ -42,6 +42,7 @@ def minilm_index(tmp_path_factory):
     return SearchIndex.build(Corpus.from_documents("office", DOCS), IndexSettings(), folder)
 
 
+@pytest.mark.slow
 def test_vector_search_paraphrase_finds_by_meaning(minilm_index):
     hits = minilm_index.search("vector", "VPN when working at my apartment", 2)
     assert hits[0].doc_id == "p3"

@@ -110,6 +110,7 @@ def _mean_recall(index: VectorIndex, rows: np.ndarray, queries: np.ndarray, mask
     )
 
 
+@pytest.mark.slow
 def test_vector_ivf_pq_with_many_lists_finds_nearly_what_flat_does(monkeypatch: pytest.MonkeyPatch) -> None:
     """The larger a collection, the more lists share its neighbours; points of few dimensions in no clusters are the hardest."""
     monkeypatch.setattr("rl_cluster.retrieval.vector_settings._LEAST_PROBES", 8)
@@ -122,6 +123,7 @@ def test_vector_ivf_pq_with_many_lists_finds_nearly_what_flat_does(monkeypatch: 
     assert _mean_recall(fixed, rows, queries, None) < 0.8
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("chosen", APPROXIMATE, ids=lambda s: s.kind)
 def test_vector_approximate_with_a_filter_that_leaves_few_finds_nearly_what_flat_does(
     rows: np.ndarray, queries: np.ndarray, chosen: VectorSettings
@@ -135,6 +137,7 @@ def test_vector_approximate_with_a_filter_that_leaves_few_finds_nearly_what_flat
         assert _mean_recall(index, rows, queries, mask) >= 0.95
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("chosen", APPROXIMATE, ids=lambda s: s.kind)
 def test_vector_approximate_built_twice_is_the_same(tmp_path, rows: np.ndarray, chosen: VectorSettings) -> None:
     files = []

@@ -272,6 +272,7 @@ def test_retry_after_longer_than_the_deadline_is_a_timeout(endpoint: Endpoint, p
     assert time.monotonic() - started < 4
 
 
+@pytest.mark.slow
 def test_endpoint_that_never_answers_is_a_timeout(endpoint: Endpoint, play: Play) -> None:
     async def silent(_: web.Request) -> web.Response:
         await asyncio.sleep(3)

@@ -52,6 +52,7 @@ def loads(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     return found
 
 
+@pytest.mark.slow
 def test_catalog_of_several_indexes_loads_their_embedder_once(tmp_path: Path, model: str, loads: list[str]) -> None:
     settings = IndexSettings(parts=("vector",), embedder=model)
     folders = {f"kb{i}": str(tmp_path / f"i{i}") for i in (1, 2, 3)}
@@ -66,6 +67,7 @@ def test_catalog_of_several_indexes_loads_their_embedder_once(tmp_path: Path, mo
     assert loads == [model]
 
 
+@pytest.mark.slow
 def test_embedders_of_one_model_cut_texts_each_where_it_should(model: str, loads: list[str]) -> None:
     text = " ".join(f"word{i}" for i in range(200))
     short, long = SentenceEmbedder(model, max_tokens=16), SentenceEmbedder(model, max_tokens=64)
@@ -127,6 +129,7 @@ def test_beginning_of_a_long_text_has_the_same_first_tokens(text: str) -> None:
         assert tokenizer.read <= len(cut)
 
 
+@pytest.mark.slow
 def test_embedder_of_a_very_long_text_gives_the_vector_of_its_beginning(monkeypatch: pytest.MonkeyPatch) -> None:
     embedder = SentenceEmbedder(max_tokens=32)
     text = "".join(f"word{i} " for i in range(300_000))
