@@ -16,12 +16,15 @@ from rl_cluster.evaluation.summary import PairedSummary, SystemSummary
 
 
 def result_table(systems: Mapping[str, SystemSummary], pairs: Mapping[str, PairedSummary] | None = None) -> Group:
-    """A rich renderable: one row per system, then one row per pair (named by the caller, as "trained - untrained").
+    """A rich renderable: one row per system, where an episode failed the shares of each reason, then one row per pair (named by the
+    caller, as "trained - untrained").
 
     Brackets are 95% intervals; `finished` is nDCG@10 over finished episodes alone; `lost` counts the episodes that the
     infrastructure failed, of a pair before and after; they score 0.
     """
     parts = [_systems(systems)]
+    if any(summary.failures for summary in systems.values()):
+        parts.append(_reasons({name: (summary.failures, summary.episodes) for name, summary in systems.items()}))
     if pairs:
         parts.append(_pairs(pairs))
     return Group(*parts)
@@ -59,7 +62,10 @@ def comparison_table(comparison: Mapping[str, Any]) -> Group:
                 f"{part['lost_before']}, {part['lost_after']}",
                 str(part["n"]),
             )
-    return Group(systems, pairs) if comparison["pairs"] else Group(systems)
+    whole = {name: found["overall"] for name, found in comparison["systems"].items()}
+    failures = {name: (found["failures"], found["episodes"]) for name, found in whole.items()}
+    parts = [systems, *([_reasons(failures)] if any(counts for counts, _ in failures.values()) else [])]
+    return Group(*parts, pairs) if comparison["pairs"] else Group(*parts)
 
 
 def _bounds(value: float, interval: Sequence[float] | None, form: str) -> str:
@@ -84,6 +90,18 @@ def _systems(systems: Mapping[str, SystemSummary]) -> Table:
             _plain(summary.tokens, "{:.0f}"),
             str(summary.n),
         )
+    return table
+
+
+def _reasons(failures: Mapping[str, tuple[Mapping[str, int], int]]) -> Table:
+    """`failures`: by system, how often the policy failed by each reason, and the number of episodes."""
+    table = _table("Failed episodes by reason")
+    table.add_column("system", min_width=12, overflow="fold")
+    reasons = sorted({reason for counts, _ in failures.values() for reason in counts})
+    for reason in reasons:
+        table.add_column(reason.replace("_", " "), justify="right")
+    for name, (counts, episodes) in failures.items():
+        table.add_row(escape(name), *(f"{counts.get(reason, 0) / episodes:.1%}" for reason in reasons))
     return table
 
 

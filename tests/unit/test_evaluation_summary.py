@@ -6,6 +6,7 @@ import io
 import json
 import random
 from dataclasses import replace
+from typing import Any
 
 import pytest
 from rich.console import Console
@@ -16,7 +17,7 @@ from rl_cluster.evaluation.holm import holm
 from rl_cluster.evaluation.measures import MeasureSettings
 from rl_cluster.evaluation.power import smallest_detectable_effect
 from rl_cluster.evaluation.summary import EpisodeRecord, compare, summarise
-from rl_cluster.evaluation.table import result_table
+from rl_cluster.evaluation.table import comparison_table, result_table
 
 
 def record(task: str, ndcg: float = 0.5, outcome: Outcome = Outcome.FINISHED, dataset: str = "d") -> EpisodeRecord:
@@ -124,6 +125,29 @@ def test_result_table_long_names_fit_100_columns() -> None:
     for expected in ("by ranking", "<0.001", "12345", "100% [100%, 100%]", "0% [0%, 0%]"):
         assert expected in text
     assert f"[{systems['untrained'].ndcg.low:.3f}, {systems['untrained'].ndcg.high:.3f}]" in text
+
+
+def _printed(table: Any) -> str:
+    console = Console(width=100, file=io.StringIO(), force_terminal=False)
+    console.print(table)
+    assert isinstance(console.file, io.StringIO)
+    return console.file.getvalue()
+
+
+def test_tables_show_how_often_each_system_failed_by_each_reason() -> None:
+    before = [record("a", outcome=Outcome.TURN_LIMIT), record("b", outcome=Outcome.NO_ANSWER), *map(record, "cdefgh")]
+    after = [record("a", outcome=Outcome.NO_ANSWER), *map(record, "bcdefgh")]
+    comparison = compare_systems({"before": before, "after": after}, [], MeasureSettings(resamples=200))
+    for table in (
+        result_table({"before": summarise(before), "after": summarise(after)}),
+        comparison_table(comparison),
+    ):
+        heads, _, first, second = _printed(table).split("Failed episodes by reason")[1].splitlines()[1:5]
+        assert " ".join(heads.split()) == "system no answer turn limit"
+        assert first.split() == ["before", "12.5%", "12.5%"]
+        assert second.split() == ["after", "12.5%", "0.0%"]
+    finished = {"after": summarise([record("a"), record("b")])}
+    assert "Failed episodes" not in _printed(result_table(finished))
 
 
 def test_compare_systems_corrects_over_data_sets_and_pairs() -> None:
