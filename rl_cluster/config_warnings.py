@@ -23,4 +23,9 @@ def warnings_of(config: Config) -> list[str]:
             f"replies of rollout.sampling_max_tokens={config.rollout.sampling_max_tokens}; state algorithm.loss.max_episode_tokens for "
             "another normaliser"
         )
+    if algorithm.loss.name == "gspo" and algorithm.loss.aggregation != "seq_mean_token_mean":
+        found.append(
+            f"algorithm.loss.aggregation={algorithm.loss.aggregation} weighs long episodes more than the gradient that GSPO is published with; "
+            "algorithm/loss=gspo by itself sets seq_mean_token_mean"
+        )
     return found

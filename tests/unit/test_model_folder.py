@@ -55,3 +55,9 @@ def test_warnings_constant_normaliser_by_default_says_its_number() -> None:
     (warning,) = warnings_of(load_config(const))
     assert "divides by 200 tokens an episode" in warning
     assert warnings_of(load_config([*const, "algorithm.loss.max_episode_tokens=900"])) == []
+
+
+def test_warnings_gspo_with_another_aggregation_is_named() -> None:
+    assert warnings_of(load_config(["algorithm/loss=gspo"])) == []
+    (warning,) = warnings_of(load_config(["algorithm/loss=gspo", "algorithm.loss.aggregation=token_mean"]))
+    assert warning.startswith("algorithm.loss.aggregation=token_mean weighs long episodes more")
