@@ -126,9 +126,10 @@ async def local_snapshot(sync: Handle, publication: Publication, transport: str,
     if transport == "shared_memory" or (weights.node_id == node_id and os.path.exists(weights.path)):
         return Path(weights.path)
     folder.mkdir(parents=True, exist_ok=True)
-    _remove_pulled_by_the_dead(folder)
+    here = f"{_PULLED}{node_id[:12]}-"
+    _remove_pulled_by_the_dead(folder, here)
     # Named after the run, whose end removes all that is.
-    target = folder / f"{Path(weights.path).stem}{_PULLED}{os.getpid()}.safetensors"
+    target = folder / f"{Path(weights.path).stem}{here}{os.getpid()}.safetensors"
     whole = False
     try:
         with open(target, "wb") as file:
@@ -146,9 +147,9 @@ async def local_snapshot(sync: Handle, publication: Publication, transport: str,
     return target
 
 
-def _remove_pulled_by_the_dead(folder: Path) -> None:
-    """A worker that was killed while it pulled has left a whole model in memory."""
-    for path in folder.glob(f"*{_PULLED}*.safetensors"):
-        pid = path.stem.rpartition(_PULLED)[2]
+def _remove_pulled_by_the_dead(folder: Path, here: str) -> None:
+    """A worker that was killed while it pulled has left a whole model in memory. Those of other nodes are theirs to judge."""
+    for path in folder.glob(f"*{here}*.safetensors"):
+        pid = path.stem.rpartition(here)[2]
         if not Path("/proc", pid).exists():
             path.unlink(missing_ok=True)

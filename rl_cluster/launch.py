@@ -76,7 +76,10 @@ def _submit(address: str, overrides: Sequence[str], run_name: str) -> int:
 
     # Ray's client would list every file that it leaves out of the upload; its errors are exceptions.
     logging.disable(logging.WARNING)
-    client = JobSubmissionClient(address)
+    try:
+        client = JobSubmissionClient(address)
+    except (RuntimeError, OSError) as error:
+        raise ClusterError(f"No Ray cluster takes jobs at {address}: {_first_line(error)}.") from error
     entrypoint = shlex.join(["python", "-m", "rl_cluster.train", *overrides])
     environment = json.dumps({"env_vars": JOB_ENVIRONMENT})
     command = ["ray", "job", "submit", "--address", address, "--working-dir", ".", "--runtime-env-json", environment]
@@ -118,7 +121,7 @@ def _submit_job(client: Any, job: str, entrypoint: str) -> None:
         try:
             client.submit_job(entrypoint=entrypoint, submission_id=job, runtime_env=environment)
             return
-        except RuntimeError as error:
+        except (RuntimeError, OSError) as error:
             if "No available agent" not in str(error) or time.monotonic() > deadline:
                 raise ClusterError(f"The cluster did not take the job: {_first_line(error)}.") from error
             time.sleep(POLL_S)
@@ -134,12 +137,14 @@ async def _follow(client: Any, job: str) -> Any:
     printed = 0
     lost_since: float | None = None
     while True:
+        whole = False
         with contextlib.suppress(RuntimeError, aiohttp.ClientError, ConnectionResetError, TimeoutError):
             read = 0
             async for lines in client.tail_job_logs(job):
                 print(lines[max(0, printed - read) :], end="", flush=True)
                 read += len(lines)
                 printed = max(printed, read)
+            whole = True
         try:
             info = client.get_job_info(job)
         except (RuntimeError, OSError) as error:
@@ -153,6 +158,9 @@ async def _follow(client: Any, job: str) -> Any:
         else:
             lost_since = None
             if info.status.is_terminal():
+                if not whole:  # the last lines, which say how the job ended
+                    with contextlib.suppress(RuntimeError, OSError):
+                        print(client.get_job_logs(job)[printed:], end="", flush=True)
                 return info
         await asyncio.sleep(POLL_S)
 

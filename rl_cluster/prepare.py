@@ -17,6 +17,7 @@ from rich.console import Console
 from rl_cluster.composition import Application
 from rl_cluster.config import check_settings
 from rl_cluster.datasets.converters import get_converter
+from rl_cluster.datasets.manifest import is_confidential
 from rl_cluster.datasets.preparation.hub import locate
 from rl_cluster.datasets.preparation.mixture import mix
 from rl_cluster.datasets.preparation.pipeline import Options, convert
@@ -28,7 +29,7 @@ from rl_cluster.datasets.preparation.settings import (
     converter_settings,
 )
 from rl_cluster.datasets.preparation.workspace import workspace
-from rl_cluster.errors import RLClusterError
+from rl_cluster.errors import ConfigError, RLClusterError
 
 PREPARE = Application("prepare", "rl_cluster.prepare", check_prepare, required=("dataset",))
 
@@ -74,6 +75,10 @@ def prepare(config: PrepareConfig, progress: PreparationProgress) -> dict[str, A
         answer_documents=config.answer_documents,
         documents=Path(config.documents).expanduser() if config.documents is not None else None,
     )
+    if options.documents is not None and is_confidential(options.documents):
+        raise ConfigError(
+            f"documents={config.documents} is confidential: its texts must not be trained on or published; choose another folder."
+        )
     with workspace(out) as (parts, result):
         if "sets" in config.dataset:
             mixture = check_settings(MixtureSettings, config.dataset, "dataset.")

@@ -29,6 +29,8 @@ from rl_cluster.retrieval.corpus import Corpus
 from rl_cluster.retrieval.settings import IndexSettings
 from rl_cluster.service.values import open_parts
 
+RULES = 2
+"""Rises when the same settings come to mean another world, such as other distractors or other searches that fail."""
 _ENVIRONMENT = ("max_turns", "k", "max_k", "tools", "filter_fields")
 _ROLLOUT = ("sampling_max_tokens", "max_sequence_length", "sampling_top_p")
 # How a system is asked and paid changes no answer; of a model the weights count, not where they lie.
@@ -47,6 +49,7 @@ def settings_of_parts(
 ) -> dict[Part, dict[str, Any]]:
     """Those of all systems and worlds of one question set; `weights`: a digest for each system that is a model."""
     shared = {
+        "rules": RULES,
         "seed": config.seed,
         "samples": config.samples,
         "tasks": f"{len(questions.tasks)} with digest {_digest(map(msgspec.to_builtins, questions.tasks))}",

@@ -13,11 +13,13 @@ from pathlib import Path
 def put_in_place(partial: Path, final: Path) -> None:
     """Gives `partial` the name `final`, in place of a folder that has it."""
     former = _former(final)
-    shutil.rmtree(former, ignore_errors=True)
+    if former.exists():
+        discard(former)
     if final.exists():
         final.rename(former)
     partial.rename(final)
-    shutil.rmtree(former, ignore_errors=True)
+    if former.exists():
+        discard(former)
 
 
 def recover(final: Path) -> None:
@@ -28,7 +30,9 @@ def recover(final: Path) -> None:
 
 def discard(folder: Path) -> None:
     """Removes a folder, and what is left of others beside it that were being removed when a process ended."""
-    folder.rename(folder.with_name(f".{folder.name}.discarded"))
+    doomed = folder.with_name(f".{folder.name.removeprefix('.')}.discarded")
+    shutil.rmtree(doomed, ignore_errors=True)
+    folder.rename(doomed)
     for doomed in folder.parent.glob(".*.discarded"):
         shutil.rmtree(doomed, ignore_errors=True)
 

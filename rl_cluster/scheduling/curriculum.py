@@ -80,7 +80,7 @@ class Curriculum:
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Goes on where the saved curriculum stood. Raises CheckpointError for a malformed state."""
         try:
-            choices, highest = int(state["choices"]), float(state["highest"])
+            choices, highest = int(state["choices"]), float(state.get("highest", 1.0))
             scores = {str(task_id): (float(mean), float(var)) for task_id, (mean, var) in state["scores"].items()}
         except (KeyError, TypeError, ValueError, AttributeError) as error:
             raise CheckpointError(

@@ -41,13 +41,23 @@ class _Node:
 def unplaced(asks: Sequence[Ask], nodes: Sequence[Mapping[str, float]]) -> dict[str, int]:
     """How many processes of each kind find no node, by kind; empty where all do.
 
-    `nodes`: the resources of each, under Ray's names. First-fit decreasing: the largest processes are placed first, each on the
-    first node that has room.
+    `nodes`: the resources of each, under Ray's names. Several ways of packing are tried, largest first and kind by kind in turn, each
+    process on the first node with room or on the fullest; so one that fits is found nearly always, though not always.
     """
+    largest_first = sorted(asks, key=lambda ask: (ask.gpus, ask.cpus), reverse=True)
+    queue = [ask for ask in largest_first for _ in range(ask.number)]
+    rounds = max((ask.number for ask in asks), default=0)
+    in_turn = [ask for turn in range(rounds) for ask in largest_first if turn < ask.number]
+    tries = [_packed(order, nodes, fullest) for order in (queue, in_turn) for fullest in (False, True)]
+    return min(tries, key=lambda missing: sum(missing.values()))
+
+
+def _packed(order: Sequence[Ask], nodes: Sequence[Mapping[str, float]], fullest: bool) -> dict[str, int]:
     places = [_Node(resources) for resources in nodes]
     missing: dict[str, int] = {}
-    for ask in sorted(asks, key=lambda ask: (ask.gpus, ask.cpus), reverse=True):
-        for _ in range(ask.number):
-            if not any(place.take(ask) for place in places):
-                missing[ask.kind] = missing.get(ask.kind, 0) + 1
+    for ask in order:
+        if fullest:
+            places.sort(key=lambda place: (sum(place.gpus), place.cpus))
+        if not any(place.take(ask) for place in places):
+            missing[ask.kind] = missing.get(ask.kind, 0) + 1
     return missing

@@ -68,7 +68,8 @@ class RunReport:
         return self.summary(name, temperature).as_json()
 
     def restore(self, name: str, step: int) -> bool:
-        """Reads the evaluation `name` back when it was made at that step and in the same context; False otherwise."""
+        """Reads the evaluation `name` back when it was made at that step, in the same context and, where `tasks` is set, on these;
+        False otherwise."""
         found: dict[float, list[EpisodeRecord]] = {}
         views: Views = {}
         for temperature in self.config.evaluation.temperatures:
@@ -79,6 +80,9 @@ class RunReport:
             if kept["step"] != step or any(kept.get(key) != value for key, value in self.context.items()):
                 return False
             found[temperature] = [msgspec.convert(record, EpisodeRecord) for record in kept["records"]]
+            asked = {task.task_id for task in self.tasks}
+            if asked and {record.task_id for record in found[temperature]} != asked:
+                return False
             views.update({(dataset, task_id): view for dataset, task_id, view in kept.get("views", [])})
         for temperature, records in found.items():
             self.records[name, temperature] = records

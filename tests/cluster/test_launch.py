@@ -91,7 +91,7 @@ def head() -> Iterator[None]:
     """A head that somebody else started, as far as the launcher knows."""
     from rl_cluster.launch import _start_head, _stop_head
 
-    running = _start_head(0.3)
+    running = _start_head(1.0)
     try:
         yield
     finally:

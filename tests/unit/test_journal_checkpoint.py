@@ -240,7 +240,7 @@ def test_checkpoint_crash_while_removing_leaves_no_half_of_one(tmp_path: Path, m
 
     def crash(path: Path, ignore_errors: bool = False) -> None:
         removed.append(path)
-        if path.name.endswith(".discarded"):
+        if path.name.endswith(".discarded") and path.exists():
             raise KeyboardInterrupt
 
     monkeypatch.setattr("shutil.rmtree", crash)
@@ -251,6 +251,25 @@ def test_checkpoint_crash_while_removing_leaves_no_half_of_one(tmp_path: Path, m
     assert checkpoint_steps(tmp_path) == [4]
     save(tmp_path, 5, keep=1)
     assert [path.name for path in tmp_path.iterdir()] == ["step_000005"]
+
+
+def test_checkpoint_crash_while_removing_the_replaced_one_does_not_bring_half_of_it_back(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    save(tmp_path, 3)
+
+    def crash(path: Path, ignore_errors: bool = False) -> None:
+        if ".discarded" in path.name and path.exists():
+            (path / "learner" / "weights.pt").unlink()
+            raise KeyboardInterrupt
+
+    monkeypatch.setattr("shutil.rmtree", crash)
+    with pytest.raises(KeyboardInterrupt):
+        save(tmp_path, 3)
+    monkeypatch.undo()
+    save(tmp_path, 4, keep=1)
+    assert checkpoint_steps(tmp_path) == [4]
+    assert [path.name for path in tmp_path.iterdir()] == ["step_000004"]
 
 
 def test_checkpoint_keep_removes_the_oldest(tmp_path: Path) -> None:

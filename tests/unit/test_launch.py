@@ -27,12 +27,16 @@ class Client:
         self.submitted: list[dict[str, Any]] = []
         self.refusals: list[BaseException] = []
         self.stops = 0
+        self.log = ""
 
     def submit_job(self, **arguments: Any) -> None:
         self.submitted.append(arguments)
         if self.refusals:
             raise self.refusals.pop(0)
         self.status = JobStatus.RUNNING
+
+    def get_job_logs(self, job: str) -> str:
+        return self.log
 
     async def tail_job_logs(self, job: str) -> AsyncIterator[str]:
         for part in self.tails.pop(0):
@@ -126,6 +130,23 @@ def test_run_job_interrupted_submission_that_arrives_later_is_stopped(monkeypatc
     assert client.status is JobStatus.STOPPED
 
 
+def test_run_job_log_that_breaks_as_the_job_ends_is_printed_to_its_end(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    client = Client(["step 1\n", RuntimeError("closed abnormally")], exit_code=2)
+    client.log = "step 1\nerror: the model is gone\n"
+    monkeypatch.setattr(client, "get_job_status", lambda job: JobStatus.FAILED)
+    assert run_job(client, "run-1", "x") == 2
+    assert capsys.readouterr().out == client.log
+
+
+def test_run_job_cluster_that_cannot_be_reached_is_one_sentence() -> None:
+    client = Client()
+    client.refusals = [ConnectionResetError("Connection reset by peer")]
+    with pytest.raises(ClusterError, match=r"^The cluster did not take the job: Connection reset by peer\.$"):
+        run_job(client, "run-1", "x")
+
+
 def test_run_job_interrupted_submission_that_never_arrives_ends(monkeypatch: pytest.MonkeyPatch) -> None:
     client = Client()
     client.refusals = [KeyboardInterrupt()]
@@ -135,11 +156,13 @@ def test_run_job_interrupted_submission_that_never_arrives_ends(monkeypatch: pyt
 
 
 def test_run_job_that_does_not_stop_is_an_error_that_says_how_to(monkeypatch: pytest.MonkeyPatch) -> None:
-    client = Client([KeyboardInterrupt()])
-    monkeypatch.setattr(client, "stop_job", lambda job: None)
-    monkeypatch.setattr(launch, "STOP_TIMEOUT_S", 0.0)
+    client, told = Client([KeyboardInterrupt()]), []
+    monkeypatch.setattr(client, "stop_job", told.append)
+    monkeypatch.setattr(launch, "STOP_TIMEOUT_S", 0.05)
+    monkeypatch.setattr(launch, "POLL_S", 0.01)
     with pytest.raises(ClusterError, match=r"^Job run-1 did not end .*; stop it with `ray job stop run-1`\.$"):
         run_job(client, "run-1", "x")
+    assert len(told) > 1
 
 
 def test_start_head_dashboard_port_in_use_is_refused_before_anything_starts(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -26,6 +26,7 @@ GPU_RUN = ["cluster=gpu", "rollout=gpu", "learner=gpu", "weight_sync=nccl"]
         ([Ask("rank", 1, 0, 0.5), Ask("worker", 1, 0, 0.5)], [{"GPU": 1}], {}),
         ([Ask("worker", 3, 1 / 3, 1 / 3)], [{"CPU": 1, "GPU": 1}], {}),
         ([Ask("worker", 1, 4, 1)], [{"CPU": 8}, {"CPU": 2, "GPU": 1}], {"worker": 1}),
+        ([Ask("worker", 2, 4, 0), Ask("rank", 4, 3, 0)], [{"CPU": 10}, {"CPU": 10}], {}),
         ([Ask("replica", 5, 0, 0)], [{}], {}),
         ([Ask("replica", 2, 0, 0)], [], {"replica": 2}),
     ],

@@ -98,8 +98,24 @@ def test_prepare_nq_open_over_a_prepared_folder_is_judged_by_its_documents(tmp_p
     assert out.gains() == {"dev/0": {"d2": 1.0}}
     assert set(out.documents) == {("mine", "d1"), ("mine", "d2")}
     assert out.manifest["dropped"]["no document holds one of its answers"]["ids"] == ["dev/1"]
+    assert len(out.manifest["source"]["documents_sha256"]) == 64
     (task,) = read_tasks(tmp_path / "out" / "tasks.parquet", "test")
     assert (task.corpus, task.gains) == ("mine", {"d2": 1.0})
+
+
+def test_prepare_answers_without_any_document_says_which_setting_gives_them(tmp_path: Path) -> None:
+    write_jsonl(tmp_path / "nq" / "NQ-open.dev.jsonl", {"question": "when?", "answer": ["may 4"]})
+    out = run_prepare("nq_open", tmp_path / "nq", tmp_path / "out", "answer_documents=5")
+    assert list(out.tasks) == ["dev/0"]
+    assert any("give documents=FOLDER" in note for note in out.manifest["notes"])
+
+
+def test_prepare_documents_of_a_confidential_set_are_refused(tmp_path: Path) -> None:
+    (tmp_path / "kept").mkdir()
+    (tmp_path / "kept" / "manifest.json").write_text('{"confidential": "Never publish these texts."}')
+    write_jsonl(tmp_path / "nq" / "NQ-open.dev.jsonl", {"question": "when?", "answer": ["may 4"]})
+    with pytest.raises(ConfigError, match="is confidential: its texts must not be trained on or published"):
+        run_prepare("nq_open", tmp_path / "nq", tmp_path / "out", f"documents='{tmp_path / 'kept'}'")
 
 
 def test_prepare_documents_that_are_no_prepared_folder_are_refused(tmp_path: Path) -> None:

@@ -82,6 +82,15 @@ def test_report_of_other_settings_is_not_restored(tmp_path: Path) -> None:
     assert not RunReport(other, tmp_path).restore("before", 0)
 
 
+def test_report_of_other_questions_is_not_restored(tmp_path: Path) -> None:
+    fill(report_in(tmp_path))
+    resumed = report_in(tmp_path)
+    resumed.tasks = [Task(f"t{number}", "?", "kb", {"d": 1.0}) for number in range(20)]
+    assert resumed.restore("before", 0)
+    resumed.tasks = resumed.tasks[:19]
+    assert not resumed.restore("before", 0)
+
+
 def test_report_not_made_is_not_restored(tmp_path: Path) -> None:
     assert not report_in(tmp_path).restore("before", 0)
 

@@ -110,12 +110,17 @@ def test_local_snapshot_removes_what_a_killed_worker_left_and_no_other(
     sync, publication = published
     folder = tmp_path / "there"
     folder.mkdir()
-    left = folder / f"other-000003-pulled-{2**22 + 1}.safetensors"  # above the highest process id
-    living = folder / f"other-000003-pulled-{os.getppid()}.safetensors"
-    for path in (left, living, folder / "other-000003.safetensors"):
+    dead = 2**22 + 1  # above the highest process id
+    left = folder / f"other-000003-pulled-{THERE}-{dead}.safetensors"
+    others = [
+        folder / f"other-000003-pulled-{THERE}-{os.getppid()}.safetensors",
+        folder / f"other-000003-pulled-{HERE}-{dead}.safetensors",
+        folder / "other-000003.safetensors",
+    ]
+    for path in (left, *others):
         path.write_bytes(b"")
     path = pulled(sync, publication, folder)
-    assert sorted(folder.iterdir()) == sorted([path, living, folder / "other-000003.safetensors"])
+    assert sorted(folder.iterdir()) == sorted([path, *others])
 
 
 def test_weight_sync_keeps_a_snapshot_until_all_workers_run_a_newer_one(tmp_path: Path) -> None:

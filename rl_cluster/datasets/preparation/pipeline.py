@@ -58,7 +58,8 @@ def convert(
     drafts = _of_splits(drafts, options.splits, report)
     if options.documents is not None:
         _ask_the_only_corpus(drafts, options.documents)
-    matcher = AnswerMatcher(drafts, options.answer_documents) if options.answer_documents else None
+    by_answers = options.answer_documents and any(draft.answer_only and not draft.gains for draft in drafts)
+    matcher = AnswerMatcher(drafts, options.answer_documents) if by_answers else None
     with CorpusWriter(folder / "corpus.parquet", report) as corpus:
         for name, document, place in _documents(source, settings, options, report):
             doc_id = corpus.add(name, document, place)
@@ -66,7 +67,7 @@ def convert(
             if matcher is not None:
                 matcher.see(name, doc_id, document)
     _check_corpora(drafts, corpus, card, options, source, report)
-    if matcher is not None:
+    if matcher is not None and corpus.counts:
         drafts = _some(matcher.judged(drafts, report), source, report)
     if corpus.counts:
         report.count("documents", corpus.counts.total())
@@ -80,7 +81,7 @@ def convert(
         "format": FORMAT_VERSION,
         "dataset": label,
         **_about(card),
-        "source": {"kind": source.kind, "revision": source.revision, "files": source.inputs()},
+        "source": {"kind": source.kind, "revision": source.revision, "files": source.inputs(), **_lent(options)},
         "settings": {
             **settings.model_dump(mode="json"),
             "validation_fraction": options.validation_fraction,
@@ -153,6 +154,11 @@ def _documents(
             yield name, document, source.place
 
 
+def _lent(options: Options) -> dict[str, Any]:
+    """Which documents stood in for the set's own."""
+    return {} if options.documents is None else {"documents_sha256": sha256_of(options.documents / FILES[1])}
+
+
 def _ask_the_only_corpus(drafts: list[Draft], documents: Path) -> None:
     """Where the prepared folder has several, the questions' own names choose."""
     names = prepared_corpora(documents)
@@ -188,6 +194,10 @@ def _check_corpora(
                 f"{source.where}: {card.title} has no document there; put its corpus beside the questions, or set tasks_only=true."
             )
         report.note("There are no documents: the tasks can be read, but nothing can be searched or trained on.")
+        if options.answer_documents:
+            report.note(
+                "answer_documents judged no question: give documents=FOLDER, a prepared folder that is searched for answers."
+            )
         return
     asked = Counter(draft.corpus for draft in drafts if draft.gains or options.answer_documents or options.documents)
     for name, questions in asked.items():
