@@ -96,6 +96,7 @@ def _systems(systems: Mapping[str, SystemSummary]) -> Table:
 def _reasons(failures: Mapping[str, tuple[Mapping[str, int], int]]) -> Table:
     """`failures`: by system, how often the policy failed by each reason, and the number of episodes."""
     table = _table("Failed episodes by reason")
+    table.min_width = 26  # as wide as its title
     table.add_column("system", min_width=12, overflow="fold")
     reasons = sorted({reason for counts, _ in failures.values() for reason in counts})
     for reason in reasons:
