@@ -16,12 +16,12 @@ from typing import Any, Protocol
 
 import ray
 from ray import serve
-from ray.exceptions import NodeDiedError, OutOfMemoryError, RayActorError, RayError, RayTaskError, WorkerCrashedError
+from ray.exceptions import RayError, RayTaskError
 from ray.serve.exceptions import RayServeException, ReplicaUnavailableError
 from ray.serve.handle import DeploymentHandle
 
 from actors.index_registry import NAMESPACE, registry_name
-from actors.remote import value_of, within
+from actors.remote import is_loss, value_of, within
 from rl_cluster.config import SearchConfig
 from rl_cluster.environments.hits import FoundDocument
 from rl_cluster.environments.search_tools import ReadPart, SearchClient
@@ -51,7 +51,6 @@ from rl_cluster.service.values import (
 )
 
 DEPLOYMENTS = {"bm25_search": "Bm25Replica", "vector_search": "VectorReplica", "hybrid_search": "HybridReplica"}
-_LOST = (RayActorError, WorkerCrashedError, NodeDiedError, OutOfMemoryError, ReplicaUnavailableError)
 _RETRY_PAUSE_S = 0.1
 _DESCRIBE_TIMEOUT_S = 10.0
 SWAP_TIMEOUT_S = 300.0
@@ -203,12 +202,12 @@ class ServeSearchClient:
         while True:
             try:
                 return await within(deadline - time.time(), self._handle(deployment).answer.remote(requests))
-            except _LOST as error:
+            except (RayServeException, RayError) as error:
+                if not (is_loss(error) or isinstance(error, ReplicaUnavailableError)):
+                    raise ToolUnavailableError(f"{deployment} is not available: {_first_line(error)}") from error
                 if time.time() + _RETRY_PAUSE_S >= deadline:
                     raise ToolUnavailableError(f"{deployment} lost its replica: {_first_line(error)}") from error
                 await asyncio.sleep(_RETRY_PAUSE_S)
-            except (RayServeException, RayError) as error:
-                raise ToolUnavailableError(f"{deployment} is not available: {_first_line(error)}") from error
 
     def _handle(self, deployment: str) -> DeploymentHandle:
         if deployment not in self._handles:

@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-from rl_cluster.config import Config
-
-UNBOUNDED_LOSSES = ("importance_sampling", "policy_gradient")
+from rl_cluster.config import UNCLIPPED, Config
 
 
 def warnings_of(config: Config) -> list[str]:
     """One sentence for each."""
     found = []
     algorithm, lag = config.algorithm, config.staleness.max_steps_off_policy
-    if algorithm.loss.name in UNBOUNDED_LOSSES and algorithm.correction.kind == "none" and lag:
+    if algorithm.loss.name in UNCLIPPED and algorithm.correction.kind == "none" and lag:
         found.append(
             f"algorithm.loss={algorithm.loss.name} has no trust region, and staleness.max_steps_off_policy={lag} lets it train on samples of "
             "older weights; prefer ppo or cispo, set algorithm/correction=truncate, or set the lag to 0"

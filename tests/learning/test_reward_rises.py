@@ -6,7 +6,6 @@ episodes, not about how they are played.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -19,7 +18,7 @@ from rl_cluster.episodes.trajectory import Trajectory, Turn
 from rl_cluster.errors import Outcome
 from rl_cluster.learning.batch import build_step_batch
 from rl_cluster.learning.settings import UpdateSettings
-from tests.helpers.tiny_learner import UPDATE, VOCABULARY, Processes, learner_rank, save_tiny_model
+from tests.helpers.tiny_learner import UPDATE, VOCABULARY, Processes, learner_rank
 
 pytestmark = pytest.mark.cluster
 
@@ -33,22 +32,6 @@ LOSSES = {
     "policy_gradient": replace(UPDATE, loss="policy_gradient"),
     "gspo": replace(UPDATE, loss="gspo", clip_low=0.9, clip_high=1.1, aggregation="seq_mean_token_mean"),
 }
-
-
-@pytest.fixture(scope="module")
-def process() -> Iterator[Processes]:
-    processes = Processes(1)
-    try:
-        yield processes
-    finally:
-        processes.close()
-
-
-@pytest.fixture(scope="module")
-def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    folder = tmp_path_factory.mktemp("model")
-    save_tiny_model(folder, tied=False)
-    return folder
 
 
 def _sample(policy: Any, prompts: list[list[int]]) -> list[tuple[list[int], list[float]]]:
@@ -114,14 +97,14 @@ def batch_mean(groups: dict[str, list[Trajectory]]) -> float:
 
 @pytest.mark.parametrize("lag", [0, 1])
 @pytest.mark.parametrize("loss", LOSSES)
-def test_reward_rises_under_every_loss(process: Processes, model: Path, loss: str, lag: int) -> None:
-    ((rewards, final),) = process.call(120.0, learn, model, LOSSES[loss], "group_based", lag)
+def test_reward_rises_under_every_loss(process: Processes, models: dict[bool, Path], loss: str, lag: int) -> None:
+    ((rewards, final),) = process.call(120.0, learn, models[False], LOSSES[loss], "group_based", lag)
     assert np.mean(rewards[:2]) < 0.4
     assert np.mean(final) > 0.5
 
 
 @pytest.mark.parametrize("advantage", ["rloo", "reinforce_pp_baseline", "opo", "gpg", "monte_carlo"])
-def test_reward_rises_under_other_advantages(process: Processes, model: Path, advantage: str) -> None:
-    ((rewards, final),) = process.call(120.0, learn, model, LOSSES["ppo"], advantage, 0)
+def test_reward_rises_under_other_advantages(process: Processes, models: dict[bool, Path], advantage: str) -> None:
+    ((rewards, final),) = process.call(120.0, learn, models[False], LOSSES["ppo"], advantage, 0)
     assert np.mean(rewards[:2]) < 0.4
     assert np.mean(final) > 0.5
