@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from rl_cluster.config import UNCLIPPED, Config
+from rl_cluster.config import Config
+from rl_cluster.config_algorithm import UNCLIPPED
 
 
 def warnings_of(config: Config) -> list[str]:
