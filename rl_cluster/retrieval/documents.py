@@ -100,6 +100,11 @@ class DocumentStore:
         title, text, metadata = self._fields(position, position + 1)
         return Document(doc_id=self._ids[position], title=title, text=text, metadata=json.loads(metadata))
 
+    def shown(self, position: int) -> tuple[str, str, str]:
+        """(id, title, text) of the document at a position: what a hit is made of."""
+        title, text, _ = self._fields(position, position + 1)
+        return self._ids[position], title, text
+
     def get(self, doc_id: str) -> Document | None:
         """The document with this id, or None."""
         position = self.position(doc_id)

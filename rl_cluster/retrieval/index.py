@@ -27,7 +27,7 @@ from rl_cluster.retrieval.fusion import fuse, reordered
 from rl_cluster.retrieval.index_build import content_id
 from rl_cluster.retrieval.lexical import LexicalIndex
 from rl_cluster.retrieval.manifest import check_parts, read_manifest
-from rl_cluster.retrieval.passages import passages, words_of
+from rl_cluster.retrieval.passages import Words, passages
 from rl_cluster.retrieval.rerank import CrossEncoderReranker, Reranker
 from rl_cluster.retrieval.self_check import check_answers
 from rl_cluster.retrieval.settings import PARTS, IndexSettings
@@ -346,19 +346,19 @@ class SearchIndex:
         return [self._hit(position, score, tokens) for position, score in found]
 
     def _hit(self, position: int, score: float, tokens: list[str]) -> Hit:
-        document = self.corpus.at(position)
-        text, size = document.text, self.settings.snippet_words
+        doc_id, title, text = self.corpus.shown(position)
+        size = self.settings.snippet_words
         parts = self.corpus.kept_parts(position, text)
         if parts is None:
-            words = words_of(text)
-            start, end = best_window(text, words, tokens, self._word_tokens, size)
+            words = Words(text)
+            start, end = best_window(words, tokens, self._word_tokens, size)
             parts = passages(text, num_words=len(words))
         else:
             start, end = best_window_of_parts(text, parts, tokens, self._word_tokens, size)
         middle = (start + end) // 2
         part = next(p.number for p in parts if middle < p.end or p.end == len(text))
-        title = limited(clean(document.title[: 4 * MAX_TITLE_CHARACTERS]), MAX_TITLE_CHARACTERS)
-        return Hit(document.doc_id, title, score, limited(clean(text[start:end]), MAX_SNIPPET_CHARACTERS), part)
+        title = limited(clean(title[: 4 * MAX_TITLE_CHARACTERS]), MAX_TITLE_CHARACTERS)
+        return Hit(doc_id, title, score, limited(clean(text[start:end]), MAX_SNIPPET_CHARACTERS), part)
 
 
 def _check_request(query: Any, k: Any) -> None:

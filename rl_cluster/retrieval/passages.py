@@ -15,7 +15,8 @@ from rl_cluster.retrieval.scripts import UNSPACED
 PART_WORDS = 200
 LONG_TEXT = 65_536
 """Characters over which a text is never analysed whole to answer a search; its parts are then kept in the index."""
-_WORD = re.compile(f"[{UNSPACED}]{{1,2}}|[^\\s{UNSPACED}]{{1,80}}")
+_LONGEST_WORD = 80
+_WORD = re.compile(f"[{UNSPACED}]{{1,2}}|[^\\s{UNSPACED}]{{1,{_LONGEST_WORD}}}")
 # Ends of sentences in Latin, Han, Devanagari and Arabic scripts, and what may close after them.
 _SENTENCE_END = re.compile("[.!?\u2026\u3002\uff01\uff1f\u0964\u061f\u06d4][\"'\u201d\u2019\u00bb)\\]]*$")
 
@@ -29,14 +30,37 @@ class Passage:
     end: int
 
 
-def words_of(text: str, start: int = 0, stop: int | None = None) -> list[str]:
-    """The words between `start` and `stop`, in characters of the text."""
-    return _WORD.findall(text, start, len(text) if stop is None else stop)
+class Words:
+    """The words between `start` and `stop`, in characters of a text, and where they stand there."""
 
+    __slots__ = ("_plain", "_text", "found", "start", "stop")
 
-def word_span(text: str, number: int, bounds: tuple[int, int]) -> tuple[int, int]:
-    """(start, end) of one of the words of `words_of` between these bounds, numbered from 0, in characters of the text."""
-    return next(islice(_WORD.finditer(text, *bounds), number, None)).span()
+    def __init__(self, text: str, start: int = 0, stop: int | None = None):
+        self.start = start
+        self.stop = len(text) if stop is None else stop
+        # Most text has no more to it than white space between words; splitting is several times as fast as matching.
+        plain = text.isascii()
+        if plain:
+            self._text = text[start : self.stop]
+            self.found = self._text.split()
+            plain = not self.found or max(map(len, self.found)) <= _LONGEST_WORD
+        if not plain:
+            self._text = text
+            self.found = _WORD.findall(text, start, self.stop)
+        self._plain = plain
+
+    def __len__(self) -> int:
+        return len(self.found)
+
+    def span(self, first: int, last: int) -> tuple[int, int]:
+        """(start, end) in characters of the text: where the word `first` starts and the word `last` ends, both from 0."""
+        if not self._plain:
+            spans = list(islice(_WORD.finditer(self._text, self.start, self.stop), first, last + 1))
+            return spans[0].start(), spans[-1].end()
+        rest = self._text.split(None, first)[-1]
+        tail = rest.split(None, last - first)[-1]
+        size = len(self._text)
+        return self.start + size - len(rest), self.start + size - len(tail) + len(self.found[last])
 
 
 def passages(text: str, max_words: int = PART_WORDS, num_words: int | None = None) -> list[Passage]:

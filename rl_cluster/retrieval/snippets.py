@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Collection, Sequence
 
 from rl_cluster.retrieval.analysis import Analyzer
-from rl_cluster.retrieval.passages import LONG_TEXT, PART_WORDS, Passage, word_span, words_of
+from rl_cluster.retrieval.passages import LONG_TEXT, PART_WORDS, Passage, Words
 from rl_cluster.retrieval.text import clean
 
 DEFAULT_SNIPPET_WORDS = 24
@@ -28,29 +28,32 @@ def snippet(
     Among equal windows the first wins, moved left so that the matches stand in its middle. Words may have
     `CHARACTERS_PER_WORD * max_words` characters together; beyond that the ones farthest from a match are left out.
     """
-    start, end = best_window(text, words_of(text), query_tokens, WordTokens(analyzer), max_words)
+    start, end = best_window(Words(text), query_tokens, WordTokens(analyzer), max_words)
     return clean(text[start:end])
 
 
-class WordTokens(dict[str, tuple[str, ...] | None]):
-    """The tokens of each word seen so far, None for one of control characters; the same words stand in many documents."""
+class WordTokens(dict[str, str | tuple[str, ...] | None]):
+    """The tokens of each word seen so far; the same words stand in many documents.
+
+    A string where it is one, as for nearly all words, so that it is looked for without a further step; a tuple where they are
+    several; an empty string where there is none, as for stop words; None for a word of control characters, which is no word.
+    """
 
     def __init__(self, analyzer: Analyzer):
         super().__init__()
         self._analyzer = analyzer
 
-    def __missing__(self, word: str) -> tuple[str, ...] | None:
+    def __missing__(self, word: str) -> str | tuple[str, ...] | None:
         if len(self) >= _CACHED_WORDS:
             self.clear()
-        tokens = self[word] = self._analyzer.tokens_of_seldom(word)
-        return tokens
+        tokens = self._analyzer.tokens_of_seldom(word)
+        found = self[word] = tokens if tokens is None or len(tokens) > 1 else "".join(tokens)
+        return found
 
 
-def best_window(
-    text: str, words: list[str], query_tokens: Collection[str], word_tokens: WordTokens, max_words: int
-) -> _Span:
-    """Where the snippet starts and ends in the text, in characters; `words`: those of `passages.words_of`."""
-    return _window(text, (0, len(text)), words, set(query_tokens), word_tokens, max_words)[1]
+def best_window(words: Words, query_tokens: Collection[str], word_tokens: WordTokens, max_words: int) -> _Span:
+    """Where the snippet starts and ends in the text, in characters; `words`: all of the text's."""
+    return _window(words, _wanted(query_tokens), word_tokens, max_words)[1]
 
 
 def best_window_of_parts(
@@ -61,9 +64,9 @@ def best_window_of_parts(
     They are those `parts` (all of the text's, see `passages.passages`) that hold the most different query tokens as they are
     written, and the first ones among equals.
     """
-    wanted = set(query_tokens)
+    wanted = _wanted(query_tokens)
     found = [
-        _window(text, (start, end), words_of(text, start, end), wanted, word_tokens, max_words)
+        _window(Words(text, start, end), wanted, word_tokens, max_words)
         for start, end in _promising(text, parts, wanted, max_words)
     ]
     return max(found, key=lambda window: window[0])[1]  # the first among equals
@@ -90,35 +93,48 @@ def _promising(text: str, parts: Sequence[Passage], wanted: set[str], max_words:
     return chosen
 
 
-def _window(
-    text: str, bounds: _Span, words: list[str], wanted: set[str], word_tokens: WordTokens, max_words: int
-) -> tuple[tuple[int, int], _Span]:
-    """The best window among `words`, with how good it is; all that lies within `bounds` where every word fits."""
-    found = list(map(word_tokens.__getitem__, words))
-    visible: Sequence[int] = range(len(words))
-    if None in found:  # a word of control characters is none
+def _wanted(query_tokens: Collection[str]) -> set[str]:
+    return {token for token in query_tokens if token}
+
+
+def _window(words: Words, wanted: set[str], word_tokens: WordTokens, max_words: int) -> tuple[tuple[int, int], _Span]:
+    """The best window among `words`, with how good it is; all of their stretch of the text where every word fits."""
+    found = list(map(word_tokens.__getitem__, words.found))
+    visible: Sequence[int] = range(len(found))
+    matches, invisible = _matches(found, wanted)
+    if invisible:
         visible = [number for number, tokens in enumerate(found) if tokens is not None]
         found = [tokens for tokens in found if tokens is not None]
-    matches = _matches(found, wanted)
-    first = _best_start(matches, len(found), max_words) if len(found) > max_words else 0
-    last = min(first + max_words, len(found))
+        matches, _ = _matches(found, wanted)
+    number = len(found)
+    first = _best_start(matches, number, max_words) if number > max_words else 0
+    last = min(first + max_words, number)
     inside = [tokens for place, tokens in matches.items() if first <= place < last]
     quality = len(set().union(*inside)), len(inside)
-    lengths = [len(words[visible[place]]) for place in range(first, last)]
+    lengths = [len(words.found[visible[place]]) for place in range(first, last)]
     first, last = _shortened(lengths, matches, first, last, CHARACTERS_PER_WORD * max_words)
-    if last - first == len(found):
-        return quality, bounds
-    return quality, (word_span(text, visible[first], bounds)[0], word_span(text, visible[last - 1], bounds)[1])
+    if last - first == number:
+        return quality, (words.start, words.stop)
+    return quality, words.span(visible[first], visible[last - 1])
 
 
-def _matches(found: Sequence[tuple[str, ...] | None], wanted: set[str]) -> dict[int, set[str]]:
-    """The wanted tokens of each word that has some, by the word's number, ascending."""
-    single = {(token,) for token in wanted}  # what nearly all words have: no set is made for the many that do not match
-    return {
-        place: both
-        for place, tokens in enumerate(found)
-        if tokens and (tokens in single or len(tokens) > 1) and (both := wanted.intersection(tokens))
-    }
+def _matches(found: Sequence[str | tuple[str, ...] | None], wanted: set[str]) -> tuple[dict[int, set[str]], bool]:
+    """The wanted tokens of each word that has some, by the word's number, ascending; whether a word is none.
+
+    `found`: as `WordTokens` has them.
+    """
+    sought = wanted | {None}
+    matches: dict[int, set[str]] = {}
+    invisible = False
+    for place in [place for place, tokens in enumerate(found) if tokens in sought or tokens.__class__ is tuple]:
+        tokens = found[place]
+        if isinstance(tokens, str):
+            matches[place] = {tokens}
+        elif tokens is None:
+            invisible = True
+        elif both := wanted.intersection(tokens):
+            matches[place] = both
+    return matches, invisible
 
 
 def _shortened(

@@ -1,3 +1,4 @@
+import re
 from pathlib import Path
 
 import pytest
@@ -9,7 +10,8 @@ from rl_cluster.errors import SearchRequestError
 from rl_cluster.retrieval.analysis import Analyzer
 from rl_cluster.retrieval.corpus import Corpus
 from rl_cluster.retrieval.index import IndexSettings, SearchIndex
-from rl_cluster.retrieval.passages import LONG_TEXT, passages, words_of
+from rl_cluster.retrieval.passages import LONG_TEXT, Words, passages
+from rl_cluster.retrieval.scripts import UNSPACED
 from rl_cluster.retrieval.snippets import WordTokens, best_window, best_window_of_parts, snippet
 from rl_cluster.retrieval.text import clean
 
@@ -20,7 +22,30 @@ def test_passages_any_text_is_covered_without_gaps(text: str, size: int) -> None
     parts = passages(text, size)
     assert "".join(text[part.start : part.end] for part in parts) == text
     assert [part.number for part in parts] == list(range(1, len(parts) + 1))
-    assert all(len(words_of(text[part.start : part.end])) <= size for part in parts)
+    assert all(len(Words(text[part.start : part.end])) <= size for part in parts)
+
+
+@given(
+    text=st.lists(
+        st.sampled_from(
+            ["pump", "PRJ-4411-B", "x" * 200, "caf\u00e9", "\u6570\u636e\u5e93", "\x1c", "\x07", " ", "\n", "\x85"]
+        ),
+        max_size=30,
+    ).map(" ".join),
+    start=st.integers(0, 20),
+    cut=st.integers(0, 20),
+)
+@settings(max_examples=300, deadline=None)
+def test_words_any_stretch_of_text_are_those_that_a_plain_scan_finds(text: str, start: int, cut: int) -> None:
+    scan = re.compile(f"[{UNSPACED}]{{1,2}}|[^\\s{UNSPACED}]{{1,80}}")
+    start = min(start, len(text))
+    stop = max(start, len(text) - cut)
+    expected = list(scan.finditer(text, start, stop))
+    words = Words(text, start, stop)
+    assert words.found == [match.group() for match in expected]
+    for first in range(0, len(expected), 3):
+        for last in range(first, len(expected), 4):
+            assert words.span(first, last) == (expected[first].start(), expected[last].end())
 
 
 def test_passages_end_with_a_sentence_where_one_ends_late() -> None:
@@ -115,12 +140,13 @@ def test_hit_in_a_long_document_analyses_a_bounded_part_and_shows_the_match(
     index = _long_index(tmp_path / "i", text)
     analysed: list[int] = []
 
-    def counted(text: str, start: int = 0, stop: int | None = None) -> list[str]:
-        analysed.append((len(text) if stop is None else stop) - start)
-        return words_of(text, start, stop)
+    def counted(text: str, start: int = 0, stop: int | None = None) -> Words:
+        words = Words(text, start, stop)
+        analysed.append(words.stop - words.start)
+        return words
 
     for module in ("index", "snippets"):
-        monkeypatch.setattr(f"rl_cluster.retrieval.{module}.words_of", counted)
+        monkeypatch.setattr(f"rl_cluster.retrieval.{module}.Words", counted)
     monkeypatch.setattr("rl_cluster.retrieval.index.passages", None)  # finding the parts anew takes a pass over all
     (hit,) = index.search("lexical", "restarting a boiler RB-12", 1)
     assert "restart the boiler RB-12" in hit.snippet
@@ -158,10 +184,10 @@ def test_window_of_parts_holds_as_many_matches_as_that_of_the_whole(place: int, 
     text = " ".join(words)
     analyzer = Analyzer()
     tokens = analyzer.tokens("boiler valve")
-    whole = best_window(text, words_of(text), tokens, WordTokens(analyzer), size)
+    whole = best_window(Words(text), tokens, WordTokens(analyzer), size)
     parts = best_window_of_parts(text, passages(text, 100), tokens, WordTokens(analyzer), size)
     assert ("boiler" in text[slice(*whole)]) == ("boiler" in text[slice(*parts)])
-    assert len(words_of(text[slice(*parts)])) <= size
+    assert len(Words(text[slice(*parts)])) <= size
 
 
 @given(text=st.text(max_size=200), size=st.integers(1, 12))
