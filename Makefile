@@ -10,11 +10,12 @@ ifndef RUN
 RUN := quickstart-$(shell date +%Y%m%d-%H%M%S)
 endif
 ARGS ?=
+DATABASE ?= $(HOME)/rl_cluster/mlflow.db
 # A folder of wheels that holds the CPU build of torch is preferred; elsewhere uv takes it from PyTorch's own index.
 TORCH := $(if $(wildcard $(PIP_FIND_LINKS)/torch-*cpu*.whl),,--torch-backend cpu)
 UV := UV_FIND_LINKS="$(PIP_FIND_LINKS)" $(BIN)/uv pip
 
-.PHONY: train search-cpu test test-unit lint format ui clean setup
+.PHONY: train search-cpu test test-unit lint format ui clean setup lock
 
 train: setup
 	@echo "run $(RUN); after an interruption continue it with: make train RUN=$(RUN)"
@@ -47,7 +48,7 @@ format: setup
 	$(BIN)/ruff format .
 
 ui: setup
-	$(BIN)/mlflow ui --host 127.0.0.1 --backend-store-uri sqlite:///$(HOME)/rl_cluster/mlflow.db
+	$(BIN)/mlflow ui --host 127.0.0.1 --backend-store-uri sqlite:///$(DATABASE)
 
 setup: $(STAMP)
 
@@ -59,7 +60,7 @@ $(STAMP): requirements-cpu.lock overrides.txt
 	touch $(STAMP)
 
 # Pins everything again after a change of pyproject.toml.
-lock:
+lock: setup
 	$(UV) compile --quiet --python $(BIN)/python $(TORCH) \
 	  --no-header --no-annotate --no-emit-index-url --no-emit-find-links \
 	  --overrides overrides.txt --extra cpu --extra test pyproject.toml -o requirements-cpu.lock

@@ -41,9 +41,9 @@ class _Replica:
     ) -> None:
         """`deployments`: those of all tools; `shard` of `shards` is what it opens of each index."""
         if "vector" in self.parts:
-            import torch
+            from rl_cluster.retrieval.devices import use_threads
 
-            torch.set_num_threads(1)
+            use_threads(settings.threads_per_replica)
         self.app_name, self.deployments, self.shard, self.shards = app_name, deployments, shard, shards
         context = serve.get_replica_context()
         self.member = Member(context.deployment, context.replica_tag)

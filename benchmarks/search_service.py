@@ -4,13 +4,14 @@
 `service_vs_noop`: searches by word a second of 32 callers of one worker, whose waiting calls are sent as one, over the calls a
 second of 32 callers of a deployment that does nothing. `vector_*`: 32 callers over a flat index, query embedding included;
 `vector_batching_gain` is against the same service with batches of one. `vs_single_process*`: 32 callers against a FastAPI
-process around the same index that answers one request at a time.
+process around the same index that answers one request at a time. Both embed and compare vectors on all cores.
 """
 
 from __future__ import annotations
 
 import asyncio
 import json
+import os
 import subprocess
 import sys
 import time
@@ -26,6 +27,7 @@ K = 10
 REALLY_EMBEDDED = 5000
 VECTORS = 100_000
 _NOISE = 0.3
+_THREADS = os.cpu_count() or 1
 _PORT = 8391
 _SINGLE_PORT = 8392
 
@@ -196,7 +198,9 @@ async def _start(app: str, folder: str, tool: str, max_batch: int) -> None:
     from rl_cluster.service.settings import CallLimits, ServiceSettings
 
     limits = CallLimits(60.0, max_batch, 2)
-    settings = ServiceSettings(SearchToolSettings(K, 100, (tool,)), limits, "127.0.0.1", _PORT)
+    settings = ServiceSettings(
+        SearchToolSettings(K, 100, (tool,)), limits, "127.0.0.1", _PORT, threads_per_replica=_THREADS
+    )
     await asyncio.to_thread(start_search, {"kb": folder}, app, settings)
 
 
@@ -217,7 +221,7 @@ def _client(app: str, max_batch: int) -> Any:
 async def _single_process(folder: str, tool: str, asked: Sequence[str]) -> _Load:
     import aiohttp
 
-    command = [sys.executable, "-m", "benchmarks.single_process_server", folder, tool, str(_SINGLE_PORT)]
+    command = [sys.executable, "-m", "benchmarks.single_process_server", folder, tool, str(_SINGLE_PORT), str(_THREADS)]
     server = subprocess.Popen(command)
     url = f"http://127.0.0.1:{_SINGLE_PORT}/retrieve"
     try:

@@ -1,6 +1,6 @@
 """The retrieval server of comparable projects: FastAPI around one index, one request at a time. For comparison only.
 
-`python -m benchmarks.single_process_server FOLDER TOOL PORT`
+`python -m benchmarks.single_process_server FOLDER TOOL PORT THREADS`
 """
 
 from __future__ import annotations
@@ -18,13 +18,12 @@ class Question(BaseModel):
     k: int
 
 
-def build_app(folder: str, tool: str) -> FastAPI:
+def build_app(folder: str, tool: str, threads: int) -> FastAPI:
     """An application whose only route answers on the event loop, hence one after another."""
-    import torch
-
+    from rl_cluster.retrieval.devices import use_threads
     from rl_cluster.retrieval.index import SearchIndex
 
-    torch.set_num_threads(1)
+    use_threads(threads)
     index = SearchIndex.open(folder, (tool,))
     index.warm_up()
     app = FastAPI()
@@ -37,4 +36,4 @@ def build_app(folder: str, tool: str) -> FastAPI:
 
 
 if __name__ == "__main__":
-    uvicorn.run(build_app(sys.argv[1], sys.argv[2]), port=int(sys.argv[3]), log_level="error")
+    uvicorn.run(build_app(sys.argv[1], sys.argv[2], int(sys.argv[4])), port=int(sys.argv[3]), log_level="error")

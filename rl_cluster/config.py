@@ -351,7 +351,7 @@ _FREE = {
     "learner.num_threads", "learner.micro_batch_tokens", "learner.cpus_per_rank", "learner.drift_alarm", "evaluation.control", "evaluation.test_at_start",
     "evaluation.test_at_end", "evaluation.bootstrap_resamples", "evaluation.external_metric", "search.port", "search.host", "search.token_env", "search.timeout_s", "search.min_replicas", "search.max_replicas",
     "search.max_queued_requests", "search.max_batch", "search.memory_gib",
-    "search.start_timeout_s", "search.build_timeout_s", "search.cpus_per_replica", "search.gpus_per_replica", "search.device",
+    "search.start_timeout_s", "search.build_timeout_s", "search.cpus_per_replica", "search.threads_per_replica", "search.gpus_per_replica", "search.device",
     "search.max_ongoing_requests",
 }  # fmt: skip
 _BOUND_ROLLOUT = {"sampling_max_tokens", "max_sequence_length", "temperature", "sampling_top_p"}

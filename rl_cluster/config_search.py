@@ -120,6 +120,7 @@ class SearchConfig(Section):
     max_batch: Positive
     memory_gib: Annotated[float, Field(gt=0)] | None
     cpus_per_replica: Annotated[float, Field(ge=0)]
+    threads_per_replica: Positive
     gpus_per_replica: Annotated[float, Field(ge=0)]
     start_timeout_s: Seconds
     build_timeout_s: Seconds

@@ -19,7 +19,7 @@ from rl_cluster.sequences.row import TrainingRow
 
 @dataclass
 class StepBatch:
-    """The rows of one step, advantages set, and metrics under the managed service's names."""
+    """The rows of one step, advantages set, and the metrics of the step as the tracker names them."""
 
     rows: list[TrainingRow]
     metrics: dict[str, float]

@@ -19,6 +19,15 @@ class Devices:
     vectors: str = "cpu"
 
 
+def use_threads(number: int) -> None:
+    """Threads of this process that embed texts and compare vectors."""
+    import faiss
+    import torch
+
+    torch.set_num_threads(number)
+    faiss.omp_set_num_threads(number)
+
+
 def devices_from_config(search: Mapping[str, Any]) -> Devices:
     """The devices in a configuration's `search` section."""
     return Devices(search["device"], search["vector"]["device"])

@@ -38,6 +38,7 @@ class ServiceSettings:
     min_replicas: int = 1
     max_replicas: int = 1
     cpus_per_replica: float = 0.0
+    threads_per_replica: int = 1
     max_ongoing_requests: int = 64
     memory_gib: float | None = None
     digest: str | None = None
@@ -63,6 +64,7 @@ def service_settings(search: SearchConfig, tools: SearchToolSettings) -> Service
         min_replicas=search.min_replicas,
         max_replicas=search.max_replicas,
         cpus_per_replica=search.cpus_per_replica,
+        threads_per_replica=search.threads_per_replica,
         max_ongoing_requests=search.max_ongoing_requests,
         memory_gib=search.memory_gib,
         digest=token_digest(search.token_env),

@@ -1,4 +1,4 @@
-"""Numbers of an evaluation under the managed service's names, for the tracker."""
+"""Numbers of an evaluation as the tracker names them."""
 
 from __future__ import annotations
 

@@ -113,7 +113,7 @@ class RunReport:
         return summarise(self.records[name, temperature], resamples=resamples, seed=self.config.seed)
 
     def validation_metrics(self, records: list[EpisodeRecord], step: int) -> dict[str, float]:
-        """Validation numbers under the managed service's names, and nDCG@10."""
+        """Validation numbers as the tracker names them, and nDCG@10."""
         return self._metrics(records, "val", summarise_seed=step)
 
     def test_metrics(self, name: str, temperature: float, records: list[EpisodeRecord]) -> dict[str, float]:

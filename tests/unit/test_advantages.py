@@ -112,7 +112,7 @@ def test_salt_without_transitions_or_with_unknown_base_says_so() -> None:
 
 
 def test_reinforce_pp_reward_reaches_tokens_before_the_last_observation() -> None:
-    """Known failure: a return that is reset at tool output leaves all turns but the last without credit."""
+    """A return that is reset at tool output leaves all turns but the last without credit."""
     several = EpisodeBatch(list("gh"), np.array([1.0, 0.0]), [[2, 3], [1, 1]])
     result = run("reinforce_pp", several)
     assert len(set(result[0].tolist())) == 1
@@ -144,7 +144,7 @@ def test_advantage_binary_rewards_match_m_grpo_golden() -> None:
 @settings(max_examples=100, deadline=None)
 @given(data=st.data())
 def test_advantage_shuffled_batch_is_the_shuffled_result(name: str, data: st.DataObject) -> None:
-    """Invariant 7: groups are by id, whatever the order (known failure 31)."""
+    """Groups are by id, whatever the order."""
     episodes = data.draw(
         st.lists(
             st.tuples(st.sampled_from("abc"), st.sampled_from([-1.0, 0.0, 0.1, 0.2, 0.3, 1.0]), st.integers(1, 3)),

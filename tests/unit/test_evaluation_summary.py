@@ -25,7 +25,7 @@ def record(task: str, ndcg: float = 0.5, outcome: Outcome = Outcome.FINISHED, da
 
 
 def test_summarise_crashed_episodes_stay_in_the_denominator() -> None:
-    """Known failure 33: 10 tasks of which 3 crash; the denominator is 10 and the share of crashes is shown."""
+    """10 tasks of which 3 crash; the denominator is 10 and the share of crashes is shown."""
     records = [record(f"q{i}", 1.0) for i in range(7)]
     records += [record("q7", 1.0, Outcome.WORKER_LOST), record("q8", 1.0, Outcome.TOOL_TIMEOUT)]
     records += [record("q9", 1.0, Outcome.TURN_LIMIT)]

@@ -107,7 +107,7 @@ def test_summary_counts_by_state_and_reason() -> None:
 
 
 def test_resume_after_a_dropped_group_repeats_no_trained_id() -> None:
-    """Known failure 27: drop group 2 of 150, save, resume; no trained id runs again."""
+    """Drop group 2 of 150, save, resume; no trained id runs again."""
     ledger = TaskLedger(TASKS, seed=3, max_epochs=1, shuffle=True)
     trained = []
     for number, ticket in enumerate(ledger.take(100)):
@@ -124,7 +124,7 @@ def test_resume_after_a_dropped_group_repeats_no_trained_id() -> None:
 
 
 def test_resume_after_kill_in_mid_epoch_covers_the_data_set_once() -> None:
-    """Known failures 28 and 29: buffered and in-flight groups come back, first in line; the long ones are not lost."""
+    """Buffered and in-flight groups come back, first in line; the long ones are not lost."""
     ledger = TaskLedger(TASKS, seed=3, max_epochs=1, shuffle=True)
     first = [ticket.group_id for ticket in ledger.take(60)]
     for group_id in first[:50]:

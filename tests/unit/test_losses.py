@@ -212,7 +212,7 @@ def test_aggregation_golden_ppo_terms_match_formula_sheet(name: str, expected: f
 
 @pytest.mark.parametrize("name", AGGREGATIONS)
 def test_aggregation_split_rows_order_and_dummies_change_nothing(name: str) -> None:
-    """Invariant 7: an episode cut into rows, shuffled, beside dummy rows, weighs every token the same."""
+    """An episode cut into rows, shuffled, beside dummy rows, weighs every token the same."""
     whole = token_weights(name, [3, 2], ["x", "y"], max_episode_tokens=4)
     split = token_weights(name, [1, 1, 0, 2, 1], ["y", "x", "dummy", "x", "y"], max_episode_tokens=4)
     assert split[[1, 3]].tolist() == [whole[0]] * 2
@@ -250,7 +250,7 @@ def test_aggregation_micro_batches_sum_to_the_whole_gradient(name: str, splits: 
 
 
 def test_aggregation_no_trained_token_names_first_trajectory() -> None:
-    """Known failure 12: a batch without trainable tokens stops with the reason and the first trajectory id."""
+    """A batch without trainable tokens stops with the reason and the first trajectory id."""
     with pytest.raises(LearnerError, match="t-17"):
         token_weights("token_mean", [0, 0], ["t-17", "t-18"])
 

@@ -61,7 +61,7 @@ def turn_scripts(draw: st.DrawFn) -> Trajectory:
 @settings(max_examples=2000, deadline=None)
 @given(trajectory=turn_scripts())
 def test_rows_random_scripts_keep_every_sampled_token_once_in_its_context(trajectory: Trajectory) -> None:
-    """Invariants 1 to 3; known failures 1, 3, 4, 6, 8 and 13."""
+    """Rows hold what was sampled, token by token: ids, log-probs and versions; nothing observed is trained."""
     rows, broken = rows_from_trajectory(trajectory)
     contexts = {
         version: ([*turn.prompt_ids, *turn.sampled_ids[:place]], turn.sampled_ids[place], index)
@@ -99,7 +99,7 @@ def test_rows_random_scripts_break_only_where_the_prefix_does(trajectory: Trajec
 
 
 def test_rows_golden_trajectory_matches_file() -> None:
-    """Known failure 5: any change of a row fails here."""
+    """Any change of a row fails here."""
     golden = json.loads(GOLDEN_ROW.read_text())
     rows, broken = rows_from_trajectory(trajectory_of([Turn(**turn) for turn in golden["turns"]]))
     assert [{name: getattr(row, name).astype(float).tolist() for name in ARRAYS} for row in rows] == golden["rows"]
@@ -126,7 +126,7 @@ def test_rows_empty_prompt_raises_naming_trajectory() -> None:
 
 
 def test_set_advantages_three_turns_reach_every_sampled_token() -> None:
-    """Known failure 7: every sampled token of every row carries its advantage, in the order of sampling."""
+    """Every sampled token of every row carries its advantage, in the order of sampling."""
     turns = [Turn([1], [2], [-1.0], [0]), Turn([1, 2, 3], [4], [-1.0], [0]), Turn([9], [5, 6], [-1.0, -1.0], [0, 0])]
     rows = rows_from_trajectory(trajectory_of(turns)).rows
     set_advantages(rows, {"t": np.array([1.5, 2.0, 2.5, 3.0])})
@@ -250,7 +250,7 @@ def test_longest_common_prefix_edges_return_shortest_match() -> None:
 @settings(max_examples=300, deadline=None)
 @given(lengths=st.lists(st.integers(2, 90), max_size=20), world_size=st.integers(1, 5))
 def test_partition_random_rows_gives_equal_slots_and_balance(lengths: list[int], world_size: int) -> None:
-    """Known failure 22: ranks with different numbers of rows make the same number of calls."""
+    """Ranks with different numbers of rows make the same number of calls."""
     rows = [row_of([1] * length, 1) for length in lengths]
     shares = partition_over_ranks(rows, world_size)
     assert len(shares) == world_size

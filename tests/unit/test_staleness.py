@@ -32,7 +32,7 @@ def test_admissible_synchronous_starts_one_batch_and_waits_for_the_sync() -> Non
 
 @pytest.mark.parametrize("staleness", [0, 1, 3])
 def test_admissible_resume_at_step_100_keeps_in_flight_plus_accepted_bounded(staleness: int) -> None:
-    """Known failure 26: after a resume in flight + accepted <= (S + 1) * B, though the step counter starts high."""
+    """After a resume in flight + accepted <= (S + 1) * B, though the step counter starts high."""
     policy = StalenessPolicy(staleness, groups_per_step=16)
     in_flight, accepted = 0, 0
     for _ in range(5):
@@ -52,7 +52,7 @@ def test_admissible_over_the_bound_is_zero() -> None:
     events=st.lists(st.sampled_from(["start", "start_one", "begin", "end", "sync", "drop"]), max_size=120),
 )
 def test_admissible_fifo_training_never_exceeds_the_bound(staleness: int, size: int, events: list[str]) -> None:
-    """Invariant 4: whatever the interleaving of starts, steps, drops and late syncs, no trained group is stale."""
+    """Whatever the interleaving of starts, steps, drops and late syncs, no trained group is stale."""
     policy = StalenessPolicy(staleness, size)
     versions: list[int] = []
     completed = synced = 0

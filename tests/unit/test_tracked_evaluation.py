@@ -1,4 +1,4 @@
-"""Numbers of an evaluation for the tracker: the managed service's names, by hand."""
+"""Numbers of an evaluation for the tracker, by hand."""
 
 from __future__ import annotations
 

@@ -1,0 +1,48 @@
+"""What CONTRIBUTING says of who imports whom is what the code does."""
+
+from __future__ import annotations
+
+import ast
+import re
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[2]
+PACKAGE = ROOT / "rl_cluster"
+ROOMS = sorted(path.name for path in PACKAGE.iterdir() if (path / "__init__.py").is_file())
+ENTRY_POINTS = {"train.py", "launch.py", "evaluate.py", "serve.py", "preflight.py"}
+
+
+def documented() -> dict[str, set[str]]:
+    """Room -> what the table of CONTRIBUTING allows it to import of ours."""
+    rows = re.findall(r"^\| `rl_cluster/(\w+)` \|[^|]*\| ([^|]*) \|$", (ROOT / "CONTRIBUTING.md").read_text(), re.M)
+    return {room: set(re.findall(r"`(\w+)`", allowed)) for room, allowed in rows}
+
+
+def imported(file: Path) -> set[str]:
+    """The full names of the modules that a file imports, wherever in it."""
+    names: set[str] = set()
+    for node in ast.walk(ast.parse(file.read_text(encoding="utf-8"))):
+        if isinstance(node, ast.Import):
+            names |= {alias.name for alias in node.names}
+        elif isinstance(node, ast.ImportFrom) and node.module:
+            names |= {f"{node.module}.{alias.name}" for alias in node.names}
+    return names
+
+
+def test_layout_table_has_every_room() -> None:
+    assert sorted(documented()) == ROOMS
+
+
+@pytest.mark.parametrize("room", ROOMS)
+def test_layout_room_imports_what_the_table_says_and_no_more(room: str) -> None:
+    names = set().union(*map(imported, (PACKAGE / room).rglob("*.py")))
+    found = {name.split(".")[1] for name in names if name.startswith("rl_cluster.")} - {room}
+    # The files of the schema are one room.
+    assert {"config" if name.startswith("config") else name for name in found} == documented()[room]
+
+
+def test_layout_only_entry_points_import_ray() -> None:
+    files = {path for path in PACKAGE.rglob("*.py") if {n.split(".")[0] for n in imported(path)} & {"ray", "actors"}}
+    assert {str(path.relative_to(PACKAGE)) for path in files} == ENTRY_POINTS
