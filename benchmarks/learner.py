@@ -136,7 +136,7 @@ def bare_update(trajectories: int, onednn: bool) -> dict[str, float]:
     """Seconds of forward and backward over full logits, row by row, and the optimiser's step."""
     import torch
 
-    from rl_cluster.learning.cpu_matmul import use_onednn_for_float32
+    from rl_cluster.models.cpu_matmul import use_onednn_for_float32
 
     if onednn:
         use_onednn_for_float32()

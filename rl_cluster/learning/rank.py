@@ -23,7 +23,6 @@ from rl_cluster.algorithms.corrections import CorrectionSettings
 from rl_cluster.algorithms.objective import ObjectiveSettings, objective
 from rl_cluster.algorithms.types import LossInputs, LossSettings
 from rl_cluster.errors import CheckpointError, DeadlineError, LearnerError
-from rl_cluster.learning.cpu_matmul import use_onednn_for_float32
 from rl_cluster.learning.episode_ratios import episode_log_ratios
 from rl_cluster.learning.export import (
     adapter_config_json,
@@ -39,6 +38,7 @@ from rl_cluster.learning.reference import ReferencePolicy
 from rl_cluster.learning.settings import LearnerSettings, UpdateSettings, learning_rate_factor
 from rl_cluster.learning.update_metrics import UpdateSums
 from rl_cluster.learning.weight_version import Probe, WeightVersion, tensor_digest
+from rl_cluster.models.cpu_matmul import use_onednn_for_float32
 from rl_cluster.sequences.batching import MicroBatch, make_micro_batches, partition_over_ranks
 from rl_cluster.sequences.row import TrainingRow
 

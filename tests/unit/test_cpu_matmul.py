@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 import torch
 
-from rl_cluster.learning import cpu_matmul
-from rl_cluster.learning.cpu_matmul import use_onednn_for_float32
+from rl_cluster.models import cpu_matmul
+from rl_cluster.models.cpu_matmul import use_onednn_for_float32
 
 MATMUL: Any = torch.backends.mkldnn.matmul  # pyright: ignore[reportAttributeAccessIssue]
 
@@ -16,6 +16,7 @@ MATMUL: Any = torch.backends.mkldnn.matmul  # pyright: ignore[reportAttributeAcc
 @pytest.fixture(autouse=True)
 def precision() -> Any:
     before = MATMUL.fp32_precision
+    MATMUL.fp32_precision = "none"  # whatever a test before this one in the same process has chosen
     yield
     MATMUL.fp32_precision = before
 
