@@ -227,7 +227,8 @@ def report_of(
     repeats: Mapping[str, Sequence[str]],
     facts: dict[str, str],
 ) -> ReportContent:
-    """The other `systems` against the first of them, the last one foremost, and each drift against the undisturbed run of the same system."""
+    """The other `systems` against the first of them, the last one foremost, also under each drift, and each drift against the
+    undisturbed run of the same system."""
     undisturbed = evaluation.played[None]
     pairs = [(systems[0], other) for other in systems[1:]]
     comparison = compare_systems(
@@ -240,12 +241,18 @@ def report_of(
         comparison=comparison,
         facts=facts,
         questions=question_views(evaluation.tasks, undisturbed.views, main),
-        drifts=_drifts(drifts, evaluation, settings),
+        drifts=_drifts(drifts, evaluation, pairs, settings),
     )
 
 
-def _drifts(drifts: Mapping[str, Drift], evaluation: Evaluation, settings: MeasureSettings) -> list[dict[str, Any]]:
-    """Each drift against the undisturbed run; the p-values of one system are corrected over its drifts."""
+def _drifts(
+    drifts: Mapping[str, Drift],
+    evaluation: Evaluation,
+    pairs: Sequence[tuple[str, str]],
+    settings: MeasureSettings,
+) -> list[dict[str, Any]]:
+    """Each drift against the undisturbed run, and each pair of systems under it; p-values of a system, or of a pair, are corrected
+    over the drifts that it meets."""
     undisturbed = evaluation.played[None].records
     entries = []
     for name, drift in drifts.items():
@@ -259,9 +266,17 @@ def _drifts(drifts: Mapping[str, Drift], evaluation: Evaluation, settings: Measu
                 "name": name,
                 "description": drift.description,
                 "systems": systems,
+                "pairs": {
+                    f"{after} - {before}": compare(
+                        played[before], played[after], settings.resamples, settings.seed
+                    ).as_json()
+                    for before, after in pairs
+                    if before in played and after in played
+                },
                 "does_not_apply": [system for system in undisturbed if system not in played],
             }
         )
-    for system in undisturbed:
-        correct_by_holm({entry["name"]: entry["systems"][system] for entry in entries if system in entry["systems"]})
+    for kind in ("systems", "pairs"):
+        for name in dict.fromkeys(name for entry in entries for name in entry[kind]):
+            correct_by_holm({entry["name"]: entry[kind][name] for entry in entries if name in entry[kind]})
     return entries

@@ -304,3 +304,10 @@ def test_report_of_drifts_is_corrected_over_the_drifts_of_each_system() -> None:
         expected = holm({name: part["p"] for name, part in met.items()})
         assert {name: part["p_holm"] for name, part in met.items()} == expected
     assert content.drifts[2]["does_not_apply"] == ["bm25"]
+    pairs = {entry["name"]: entry["pairs"] for entry in content.drifts}
+    assert pairs.pop("renamed") == {}
+    found = {name: part["bm25 - agent"] for name, part in pairs.items()}
+    for name, part in found.items():
+        both = [sum(record.ndcg for record in worlds[name].records[system]) / 30 for system in ("agent", "bm25")]
+        assert part["ndcg@10"] == pytest.approx(both[1] - both[0])
+    assert {name: part["p_holm"] for name, part in found.items()} == holm({n: p["p"] for n, p in found.items()})

@@ -127,7 +127,9 @@ def test_page_of_systems_that_are_all_zero_and_alike_is_written(tmp_path: Path) 
     failed = [EpisodeRecord(f"t{i}", "kb", Outcome.NO_ANSWER, 0.0, 0, 0, 0, 0, 0.0) for i in range(4)]
     comparison = compare_systems({"a": failed, "b": failed}, [("a", "b")], SETTINGS)
     systems = {"a": comparison["pairs"][0]["overall"]}
-    drifts = [{"name": "d", "description": "x", "systems": systems, "does_not_apply": ["b"]}]
+    drifts = [
+        {"name": "d", "description": "x", "systems": systems, "pairs": {"b - a": systems["a"]}, "does_not_apply": ["b"]}
+    ]
     paths = write_report(tmp_path, ReportContent("zeros", comparison, drifts=drifts), {})
     assert all("zeros" in path.read_text() for path in paths[1:])
     single = [failed[0]]
@@ -143,6 +145,14 @@ def test_drift_that_does_not_apply_to_a_system_is_said_and_has_no_number(page: P
     rows = [line for line in page.with_name("report.md").read_text().splitlines() if line.startswith("| slow | bm25")]
     assert rows == ["| slow | bm25 | does not apply | - | answers are late |"]
     assert "answers are late; does not apply to bm25" in page.read_text()
+
+
+def test_pair_of_systems_under_a_drift_is_in_both_texts(page: Path) -> None:
+    (row,) = [
+        line for line in page.with_name("report.md").read_text().splitlines() if line.startswith("| removed | after - ")
+    ]
+    assert row.startswith("| removed | after - bm25 | +0.123 [")
+    assert "<th>removed</th><td>after - bm25</td>" in page.read_text()
 
 
 def test_ranking_depth_of_short_and_long_rankings_is_a_note_of_every_file(tmp_path: Path) -> None:
@@ -164,7 +174,8 @@ def test_episodes_lost_to_infrastructure_are_shown_and_warned_of_in_every_file(t
     whole = [EpisodeRecord(f"t{i}", "kb", Outcome.FINISHED, 0.5, 1, 1, 0, 0, 0.0) for i in range(20)]
     lost = [replace(each, outcome=Outcome.WORKER_LOST) if i < 3 else each for i, each in enumerate(whole)]
     found = compare_systems({"a": lost, "b": whole}, [("a", "b")], SETTINGS)
-    drift = {"name": "d", "description": "x", "systems": {"a": found["pairs"][0]["overall"]}, "does_not_apply": []}
+    systems = {"a": found["pairs"][0]["overall"]}
+    drift = {"name": "d", "description": "x", "systems": systems, "pairs": {}, "does_not_apply": []}
     paths = write_report(tmp_path, ReportContent("lost", found, drifts=[drift]), found)
     (note,) = found["notes"]
     assert note.startswith("b - a: a lost 3 and b 0 episodes to infrastructure, which score 0")

@@ -17,7 +17,7 @@ FOOTNOTE = (
     "Brackets are 95% intervals over questions, by bootstrap, by Wilson for rates of failures and quantiles of latency, or by Clopper and "
     "Pearson where all questions have one value; failed episodes count 0 and stay in every mean, also those that are lost, which "
     "infrastructure failed and no failure rate has. p is that of a paired randomisation test with Holm's correction: over the data sets "
-    "of a pair, over the pieces of a data set, for all questions over the pairs, and over the drifts of a system. The smallest "
+    "of a pair, over the pieces of a data set, for all questions over the pairs, and over the drifts of a system or pair. The smallest "
     "detectable difference is what that test finds in 4 of 5 cases at the level 0.05 divided by the number of comparisons that p is "
     "corrected over."
 )
@@ -33,7 +33,8 @@ class ReportContent:
 
     history: metrics by training step, each with `step`; validations: `step`, `mean`, `low`, `high` of the external metric.
     questions: see `question_views`. drifts: one entry per drift with `name`, `description`, the paired difference to the
-    undisturbed run by system in `systems`, and in `does_not_apply` the systems that cannot meet it.
+    undisturbed run by system in `systems`, that of each pair of systems under it in `pairs`, and in `does_not_apply` the systems
+    that cannot meet it.
     """
 
     title: str

@@ -7,7 +7,8 @@ from typing import Any
 
 
 def flat_numbers(comparison: Mapping[str, Any], drifts: Sequence[Mapping[str, Any]]) -> dict[str, float]:
-    """`eval/SYSTEM/SET/...`, `paired/AFTER_against_BEFORE/SET/...`, `repeats/RECIPE/...` and `drift/DRIFT/SYSTEM/...`.
+    """`eval/SYSTEM/SET/...`, `paired/AFTER_against_BEFORE/SET/...`, `repeats/RECIPE/...` and `drift/DRIFT/SYSTEM/...`,
+    `drift/DRIFT/AFTER_against_BEFORE/...`.
 
     SET is a data set, a piece of one, or `all`. The bounds of an interval end in `/low` and `/high`. What is no number is left out.
     """
@@ -24,6 +25,8 @@ def flat_numbers(comparison: Mapping[str, Any], drifts: Sequence[Mapping[str, An
     for drift in drifts:
         for name, part in drift["systems"].items():
             flat |= _numbers(part, f"drift/{drift['name']}/{name}")
+        for pair, part in drift["pairs"].items():
+            flat |= _numbers(part, f"drift/{drift['name']}/{pair.replace(' - ', '_against_')}")
     return flat
 
 

@@ -104,6 +104,15 @@ def _drifts(drifts: Sequence[Mapping[str, Any]]) -> list[str]:
             f"| {plain(drift['name'])} | {plain(system)} | does not apply | - | {plain(drift['description'])} |"
             for system in drift["does_not_apply"]
         ]
+    pairs = [(drift["name"], pair, part) for drift in drifts for pair, part in drift["pairs"].items()]
+    if pairs:
+        lines += ["", "| Under the drift | Pair | Difference in nDCG@10 | p | By ranking | By fewer failures |"]
+        lines.append("|---|---|---|---|---|---|")
+    for drift, pair, part in sorted(pairs, key=lambda found: found[1]):
+        lines.append(
+            f"| {plain(drift)} | {plain(pair)} | {with_interval(part['ndcg@10'], part['ci95'], '{:+.3f}')}{_caution(part)} | "
+            f"{p_value(part['p_holm'])} | {part['ranking']:+.3f} | {part['failure_avoidance']:+.3f} |"
+        )
     return lines
 
 
