@@ -13,6 +13,7 @@ from rich.console import Console
 from rl_cluster.datasets.preparation.progress import PreparationProgress
 from rl_cluster.datasets.preparation.settings import PrepareConfig
 from rl_cluster.prepare import PREPARE, prepare
+from tests.helpers.configuration import load
 
 FIXTURES = Path(__file__).resolve().parents[1] / "data" / "datasets"
 JSON_COLUMNS = ("gains", "excluded", "answers", "metadata")
@@ -40,7 +41,7 @@ class Prepared:
 
 def run_prepare(dataset: str, source: Path | str, out: Path, *overrides: str) -> Prepared:
     """Composes, checks and prepares; `source` is quoted for Hydra."""
-    return run_config(PREPARE.load([f"dataset={dataset}", f"source='{source}'", f"out='{out}'", *overrides]))
+    return run_config(load(PREPARE, [f"dataset={dataset}", f"source='{source}'", f"out='{out}'", *overrides]))
 
 
 def run_config(config: PrepareConfig) -> Prepared:

@@ -67,7 +67,7 @@ def _write_several(path: Path, documents: dict[str, list[Document]]) -> None:
 
 
 def pump_questions(folder: Path, limit: int | None = None) -> QuestionSet:
-    from rl_cluster.composition import load_config
+    from tests.helpers.configuration import load_config
 
     (questions,) = question_sets([str(write_pumps(folder))], load_config([]).data, "test", limit)
     return questions

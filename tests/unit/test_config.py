@@ -9,11 +9,12 @@ from pathlib import Path
 import pytest
 from hydra import compose, initialize_config_module
 
-from rl_cluster.composition import load_config
+from rl_cluster.composition import TRAIN, load_config
 from rl_cluster.config import Config, tracking_uri
 from rl_cluster.errors import ConfigError
 from rl_cluster.evaluate import EVALUATE
 from rl_cluster.evaluation.settings import ModelSystemConfig, systems_of
+from tests.helpers.configuration import load
 
 ROOT = Path(__file__).resolve().parents[2]
 HYDRA_CONF = ROOT / "hydra_conf"
@@ -45,7 +46,7 @@ def shipped_choices() -> list[str]:
 def refusal(*overrides: str) -> str:
     """The message of the refusal, checked to be one line and one sentence of readable length."""
     with pytest.raises(ConfigError) as caught:
-        load_config(overrides)
+        load(TRAIN, overrides)
     message = str(caught.value)
     assert message == message.strip()
     assert "\n" not in message

@@ -11,7 +11,6 @@ import numpy as np
 import pytest
 import torch
 
-from rl_cluster.composition import load_config
 from rl_cluster.errors import ConfigError
 from rl_cluster.models.embedder import SentenceEmbedder, most_tokens
 from rl_cluster.models.steady_batches import can_batch
@@ -23,6 +22,7 @@ from rl_cluster.retrieval.rerank import CrossEncoderReranker
 from rl_cluster.retrieval.settings import settings_from_config
 from rl_cluster.retrieval.vector import VectorIndex
 from rl_cluster.retrieval.vector_settings import VectorSettings
+from tests.helpers.configuration import load_config
 from tests.helpers.small_index import HashEmbedder, documents
 
 CORPUS = Corpus.from_documents("kb", documents(1))

@@ -21,6 +21,7 @@ from rl_cluster.evaluation.report.flat import flat_numbers
 from rl_cluster.evaluation.settings import EvaluateConfig, systems_of
 from rl_cluster.models.source import bundled_policy
 from tests.helpers.chat_server import Answer, chat_server, completion
+from tests.helpers.configuration import load
 from tests.helpers.small_world import write_pumps
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -45,7 +46,7 @@ def whole_model() -> Path:
 
 def config(tmp_path: Path, *overrides: str) -> EvaluateConfig:
     fixed = ["tracking=none", f"output_dir={tmp_path / 'out'}", "evaluation.bootstrap_resamples=1000", "system=[bm25]"]
-    return EVALUATE.load([*fixed, "environment.tools=[bm25_search]", *overrides])
+    return load(EVALUATE, [*fixed, "environment.tools=[bm25_search]", *overrides])
 
 
 @pytest.mark.parametrize("choice", SYSTEMS)
@@ -73,7 +74,7 @@ def test_load_second_model_has_a_name_of_its_own() -> None:
         "+system@systems.before=model",
         "systems.before.path=/b",
     ]
-    systems = systems_of(EVALUATE.load([*overrides, "reference=before"]))
+    systems = systems_of(load(EVALUATE, [*overrides, "reference=before"]))
     assert list(systems) == ["before", "bm25", "model"]
 
 
@@ -103,14 +104,14 @@ def test_load_second_model_has_a_name_of_its_own() -> None:
 )
 def test_load_wrong_setting_is_refused_in_one_sentence(overrides: list[str], words: str) -> None:
     with pytest.raises(ConfigError) as caught:
-        EVALUATE.load(overrides)
+        load(EVALUATE, overrides)
     assert words in str(caught.value)
     assert "\n" not in str(caught.value)
 
 
 @pytest.mark.parametrize(("samples", "expected"), [(1, (1,)), (4, (1, 2, 4)), (7, (1, 2, 4)), (8, (1, 2, 4, 8))])
 def test_load_default_pass_k_goes_up_to_the_samples(samples: int, expected: tuple[int, ...]) -> None:
-    assert EVALUATE.load([f"samples={samples}", "temperature=1.0"]).measure_settings.pass_k == expected
+    assert load(EVALUATE, [f"samples={samples}", "temperature=1.0"]).measure_settings.pass_k == expected
 
 
 def test_load_imports_nothing_heavy() -> None:
@@ -368,7 +369,7 @@ def test_question_sets_corpora_that_bear_the_name_of_their_folder_bear_it_once(t
         table = pq.read_table(path)
         renamed = [f"freshstack/{corpus}" for corpus in table["corpus"].to_pylist()]
         pq.write_table(table.set_column(table.column_names.index("corpus"), "corpus", [renamed]), path)
-    sets = question_sets([str(folder)], EVALUATE.load([]).data, "test", None)
+    sets = question_sets([str(folder)], load(EVALUATE, []).data, "test", None)
     assert [(found.dataset, found.corpus) for found in sets] == [
         ("freshstack/blue", "freshstack/blue"),
         ("freshstack/red", "freshstack/red"),
@@ -376,7 +377,7 @@ def test_question_sets_corpora_that_bear_the_name_of_their_folder_bear_it_once(t
 
 
 def test_question_sets_bad_folders_are_named(tmp_path: Path) -> None:
-    data = EVALUATE.load([]).data
+    data = load(EVALUATE, []).data
     with pytest.raises(DataError, match=r"corpus\.parquet is missing"):
         question_sets([str(tmp_path)], data, "test", None)
     first, second = write_pumps(tmp_path / "a" / "pumps"), write_pumps(tmp_path / "b" / "pumps")

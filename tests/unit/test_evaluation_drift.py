@@ -9,7 +9,6 @@ from typing import Any
 
 import pytest
 
-from rl_cluster.composition import load_config
 from rl_cluster.datasets.tables import write_tasks
 from rl_cluster.datasets.task import Document, Task
 from rl_cluster.environments.search import SearchEnvironmentSettings
@@ -29,6 +28,7 @@ from rl_cluster.evaluation.runner import Evaluation, Played, report_of
 from rl_cluster.evaluation.summary import EpisodeRecord
 from rl_cluster.evaluation.world import World, check_documents, open_world
 from rl_cluster.retrieval.corpus import write_corpus
+from tests.helpers.configuration import load_config
 from tests.helpers.small_world import LEXICAL, SETTINGS, pump_questions, pump_world
 
 

@@ -12,7 +12,6 @@ import msgspec
 import numpy as np
 import pytest
 
-from rl_cluster.composition import load_config
 from rl_cluster.datasets.task import Task
 from rl_cluster.environments.hits import FoundDocument
 from rl_cluster.episodes.episode import EpisodeLimits
@@ -30,6 +29,7 @@ from rl_cluster.inference.sampling import Sample, SamplingSettings
 from rl_cluster.models.source import resolve_model
 from rl_cluster.rewards import Rewards
 from rl_cluster.tracking.evaluation_metrics import reward_metrics
+from tests.helpers.configuration import load_config
 from tests.helpers.small_world import SETTINGS, pump_world
 
 LIMITS = EpisodeLimits(sampling_max_tokens=64, max_sequence_length=2048, temperature=0.0, top_p=1.0)

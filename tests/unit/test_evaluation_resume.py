@@ -21,6 +21,7 @@ from rl_cluster.evaluation.players.baseline import Baseline
 from rl_cluster.evaluation.players.scripted import Scripted
 from rl_cluster.evaluation.world import World
 from tests.helpers.chat_server import Answer, chat_server, completion
+from tests.helpers.configuration import load
 from tests.helpers.small_world import write_pumps
 
 
@@ -36,7 +37,7 @@ def folder(tmp_path: Path) -> Path:
 
 def evaluate(out: Path, folder: Path, *overrides: str) -> int:
     fixed = ["tracking=none", f"output_dir={out}", f"folders=[{folder}]", "evaluation.bootstrap_resamples=1000"]
-    return run(EVALUATE.load([*fixed, "environment.tools=[bm25_search]", *overrides]))
+    return run(load(EVALUATE, [*fixed, "environment.tools=[bm25_search]", *overrides]))
 
 
 def numbers(out: Path) -> dict[str, Any]:

@@ -16,7 +16,6 @@ from actors.event_log import EventLog
 from actors.generation import Generation
 from actors.rollout_pool import RolloutPool
 from actors.trajectory_buffer import TrajectoryBuffer
-from rl_cluster.composition import load_config
 from rl_cluster.config import Config
 from rl_cluster.datasets.task import Task
 from rl_cluster.episodes.trajectory import Trajectory, Turn
@@ -25,6 +24,7 @@ from rl_cluster.scheduling.ledger import TaskLedger
 from rl_cluster.scheduling.staleness import StalenessPolicy
 from rl_cluster.scheduling.task_queue import TaskQueue
 from rl_cluster.scheduling.worker_health import HealthPolicy
+from tests.helpers.configuration import load_config
 
 TASKS = {f"t{number}": Task(f"t{number}", "?", "kb", {"d1": 1.0}) for number in range(60)}
 Play = Callable[["Worker", str, int], Awaitable[list[Trajectory]]]

@@ -6,10 +6,10 @@ from pathlib import Path
 
 import pytest
 
-from rl_cluster.composition import load_config
 from rl_cluster.config_warnings import warnings_of
 from rl_cluster.errors import CheckpointError
 from rl_cluster.learning.model_folder import begin_model, commit_model, validation_of
+from tests.helpers.configuration import load_config
 
 
 def save(output: Path, text: str, validation: dict[str, float] | None = None) -> None:

@@ -8,9 +8,9 @@ from typing import Any
 import pytest
 from rich.console import Console
 
-from rl_cluster.composition import load_config
 from rl_cluster.preflight import resource_table
 from rl_cluster.scheduling.placement import Ask, unplaced
+from tests.helpers.configuration import load_config
 
 GPU_RUN = ["cluster=gpu", "rollout=gpu", "learner=gpu", "weight_sync=nccl"]
 

@@ -12,6 +12,7 @@ from rl_cluster.datasets.converters import converter_names, get_converter
 from rl_cluster.datasets.preparation.settings import PrepareConfig
 from rl_cluster.errors import ConfigError
 from rl_cluster.prepare import PREPARE
+from tests.helpers.configuration import load
 
 ROOT = Path(__file__).resolve().parents[2]
 CHOICES = sorted(path.stem for path in (ROOT / "hydra_conf" / "dataset").glob("*.yaml"))
@@ -20,7 +21,7 @@ PLACES = ("source=a", "out=b")
 
 def _refusal(*overrides: str) -> str:
     with pytest.raises(ConfigError) as caught:
-        PREPARE.load(overrides)
+        load(PREPARE, overrides)
     message = str(caught.value)
     assert "\n" not in message
     return message

@@ -10,13 +10,13 @@ from typing import Any
 import pyarrow.parquet as pq
 import pytest
 
-from rl_cluster.composition import load_config
 from rl_cluster.datasets.preparation import mixture
 from rl_cluster.datasets.preparation.settings import check_prepare
 from rl_cluster.datasets.tables import read_tasks
 from rl_cluster.errors import ConfigError, DataError
 from rl_cluster.preflight import check_inputs
 from rl_cluster.prepare import PREPARE, run, summary
+from tests.helpers.configuration import load_config
 from tests.helpers.prepared import FIXTURES, Prepared, expected, run_config, run_prepare, write_own
 
 SETS = ("frames", "bright", "enterprise_rag_bench", "esci", "musique", "mlqa")

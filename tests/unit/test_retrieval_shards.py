@@ -8,7 +8,6 @@ from typing import Any
 
 import pytest
 
-from rl_cluster.composition import load_config
 from rl_cluster.datasets.task import Document
 from rl_cluster.errors import ConfigError, IndexBuildError, IndexFormatError, SearchRequestError
 from rl_cluster.retrieval.corpus import Corpus
@@ -18,6 +17,7 @@ from rl_cluster.service import catalog
 from rl_cluster.service.catalog import IndexCatalog
 from rl_cluster.service.merging import described, merged
 from rl_cluster.service.values import DocumentAnswer, DocumentRequest, Reply, Request, SearchAnswer, SearchRequest
+from tests.helpers.configuration import load_config
 from tests.helpers.full_disk import full_disk
 from tests.helpers.small_index import HashEmbedder, documents
 

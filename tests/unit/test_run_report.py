@@ -9,7 +9,6 @@ import pytest
 
 from actors.alarm_stage import AlarmStage
 from actors.event_log import EventLog
-from rl_cluster.composition import load_config
 from rl_cluster.datasets.task import Task
 from rl_cluster.episodes.trajectory import ToolCall, Trajectory, Turn
 from rl_cluster.errors import Outcome
@@ -18,6 +17,7 @@ from rl_cluster.evaluation.report import first_views
 from rl_cluster.evaluation.summary import EpisodeRecord
 from rl_cluster.tracking.report import RunReport
 from rl_cluster.tracking.run_tracker import RunTracker
+from tests.helpers.configuration import load_config
 
 
 def records(scores: list[float], failed: int = 0) -> list[EpisodeRecord]:

@@ -11,9 +11,9 @@ import pytest
 
 from actors import index_builder, run_parts
 from actors.search_client import open_search
-from rl_cluster.composition import load_config
 from rl_cluster.retrieval.index import SearchIndex
 from rl_cluster.service.values import open_parts
+from tests.helpers.configuration import load_config
 from tests.helpers.small_world import write_pumps
 
 

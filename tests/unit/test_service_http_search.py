@@ -13,11 +13,11 @@ from typing import Any
 import pytest
 from aiohttp import web
 
-from rl_cluster.composition import load_config
 from rl_cluster.environments.hits import FoundDocument
 from rl_cluster.errors import ConfigError, SearchRequestError, ToolTimeoutError, ToolUnavailableError
 from rl_cluster.service.http_mapping import HttpSearchSettings
 from rl_cluster.service.http_search import HttpSearchClient, endpoint_id, http_search_settings
+from tests.helpers.configuration import load_config
 
 HITS = [("b", 2.0), ("c", 1.0), ("a", 2.0), ("d", 0.5)]
 ELASTIC_ANSWER = {

@@ -6,8 +6,8 @@ import io
 
 from rich.console import Console
 
-from rl_cluster.composition import load_config
 from rl_cluster.tracking.terminal import Terminal
+from tests.helpers.configuration import load_config
 
 
 def test_terminal_step_line_says_how_long_the_rest_takes() -> None:

@@ -9,9 +9,9 @@ from types import SimpleNamespace
 import pytest
 from ray.exceptions import ActorDiedError, GetTimeoutError, OutOfMemoryError
 
-from rl_cluster.composition import load_config
 from rl_cluster.errors import ClusterError
 from rl_cluster.train import _check_transport, _events, run
+from tests.helpers.configuration import load_config
 
 
 def test_check_transport_shared_memory_over_several_nodes_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
