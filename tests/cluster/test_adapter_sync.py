@@ -1,4 +1,4 @@
-"""Weights that travel as LoRA adapters: one per version, proven before use, and no request under two of them."""
+"""Weights that travel as LoRA adapters: one per version, proven before use, and no request under two of them (invariants 3, 8)."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A real vLLM engine on CPU: tokens in, tokens out, and weight updates while requests are in flight."""
+"""A real vLLM engine on CPU: tokens in, tokens out, and weight updates while requests are in flight (invariants 1, 3, 8)."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The whole job on a real Ray cluster with a tiny model: vLLM, DeepSpeed, Serve, MLflow."""
+"""The whole job on a real Ray cluster with a tiny model: vLLM, DeepSpeed, Serve, MLflow (invariants 4, 5, 6, 8)."""
 
 from __future__ import annotations
 

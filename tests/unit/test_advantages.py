@@ -144,7 +144,7 @@ def test_advantage_binary_rewards_match_m_grpo_golden() -> None:
 @settings(max_examples=100, deadline=None)
 @given(data=st.data())
 def test_advantage_shuffled_batch_is_the_shuffled_result(name: str, data: st.DataObject) -> None:
-    """Groups are by id, whatever the order."""
+    """Groups are by id, whatever the order (invariant 7)."""
     episodes = data.draw(
         st.lists(
             st.tuples(st.sampled_from("abc"), st.sampled_from([-1.0, 0.0, 0.1, 0.2, 0.3, 1.0]), st.integers(1, 3)),

@@ -1,4 +1,4 @@
-"""Sending weights from GPU to GPU, proven before use. Only NCCL and CUDA IPC themselves are replaced: no GPU is needed."""
+"""Sending weights from GPU to GPU, proven before use (invariant 8). Only NCCL and CUDA IPC themselves are replaced: no GPU is needed."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Groups between queue and learner, with the real pool, buffer and ledger around simulated workers."""
+"""Groups between queue and learner, with the real pool, buffer and ledger around simulated workers (invariants 4, 5, 6)."""
 
 from __future__ import annotations
 

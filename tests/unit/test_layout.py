@@ -43,6 +43,18 @@ def test_layout_room_imports_what_the_table_says_and_no_more(room: str) -> None:
     assert {"config" if name.startswith("config") else name for name in found} == documented()[room]
 
 
+def test_invariants_are_each_named_by_a_test() -> None:
+    text = (ROOT / "CONTRIBUTING.md").read_text(encoding="utf-8").partition("## Invariants")[2].partition("\n## ")[0]
+    listed = {int(number) for number in re.findall(r"^(\d+)\. ", text, re.M)}
+    named: set[int] = set()
+    for file in (ROOT / "tests").rglob("test_*.py"):
+        for first, last, more in re.findall(
+            r"[Ii]nvariants? (\d+)(?: to (\d+))?((?:, \d+)*)", file.read_text(encoding="utf-8")
+        ):
+            named |= {*range(int(first), int(last or first) + 1), *map(int, re.findall(r"\d+", more))}
+    assert listed == set(range(1, 11)) == named
+
+
 def test_layout_only_entry_points_import_ray() -> None:
     files = {path for path in PACKAGE.rglob("*.py") if {n.split(".")[0] for n in imported(path)} & {"ray", "actors"}}
     assert {str(path.relative_to(PACKAGE)) for path in files} == ENTRY_POINTS

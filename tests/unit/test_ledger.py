@@ -107,7 +107,7 @@ def test_summary_counts_by_state_and_reason() -> None:
 
 
 def test_resume_after_a_dropped_group_repeats_no_trained_id() -> None:
-    """Drop group 2 of 150, save, resume; no trained id runs again."""
+    """Invariant 5: drop group 2 of 150, save, resume; no trained id runs again."""
     ledger = TaskLedger(TASKS, seed=3, max_epochs=1, shuffle=True)
     trained = []
     for number, ticket in enumerate(ledger.take(100)):

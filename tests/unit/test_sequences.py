@@ -61,7 +61,7 @@ def turn_scripts(draw: st.DrawFn) -> Trajectory:
 @settings(max_examples=2000, deadline=None)
 @given(trajectory=turn_scripts())
 def test_rows_random_scripts_keep_every_sampled_token_once_in_its_context(trajectory: Trajectory) -> None:
-    """Rows hold what was sampled, token by token: ids, log-probs and versions; nothing observed is trained."""
+    """Rows hold what was sampled, token by token: ids, log-probs and versions; nothing observed is trained (invariants 1 to 3)."""
     rows, broken = rows_from_trajectory(trajectory)
     contexts = {
         version: ([*turn.prompt_ids, *turn.sampled_ids[:place]], turn.sampled_ids[place], index)

@@ -52,7 +52,7 @@ def test_admissible_over_the_bound_is_zero() -> None:
     events=st.lists(st.sampled_from(["start", "start_one", "begin", "end", "sync", "drop"]), max_size=120),
 )
 def test_admissible_fifo_training_never_exceeds_the_bound(staleness: int, size: int, events: list[str]) -> None:
-    """Whatever the interleaving of starts, steps, drops and late syncs, no trained group is stale."""
+    """Invariant 4: whatever the interleaving of starts, steps, drops and late syncs, no trained group is stale."""
     policy = StalenessPolicy(staleness, size)
     versions: list[int] = []
     completed = synced = 0

@@ -166,7 +166,7 @@ def test_tracker_trace_that_mlflow_loses_silently_is_counted(database: str, monk
 def test_tracker_hanging_store_full_queue_and_deadline_are_counted(
     database: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Neither a write nor the end of the run waits for ever."""
+    """Invariant 10: neither a write nor the end of the run waits for ever."""
     tracker = Tracker(database, "hanging", "run", {}, queue_size=2, close_deadline_s=0.2)
     release, entered = threading.Event(), threading.Event()
 

@@ -50,7 +50,7 @@ def test_worker_rare_ticks_pass_both_deadlines_at_once() -> None:
 
 @pytest.mark.parametrize("reach", ["starting", "syncing", "restarting"])
 def test_worker_waiting_state_past_its_deadline_is_dead(reach: str) -> None:
-    """The reason names what is missing, and heartbeats do not put it off."""
+    """Invariant 10: the reason names what is missing, and heartbeats do not put it off."""
     worker = WorkerHealth("w0", POLICY, 0.0)
     if reach == "syncing":
         worker.on_started(0, 0)
