@@ -124,7 +124,7 @@ def record_log_probs(rank: Any, rows: list[Any], merged: list[Any]) -> None:
     recorded: dict[str, np.ndarray] = {}
     with torch.no_grad():
         for row in merged:
-            inputs = inputs_from_micro_batch(MicroBatch([row], 0), [1.0], [0])
+            inputs = inputs_from_micro_batch(MicroBatch([row], 0), [np.ones(row.num_trained)], [0])
             recorded[row.trajectory_id] = rank.engine.module(inputs)[0].numpy()
     for row in rows:
         count = row.num_trained

@@ -10,7 +10,7 @@ from rl_cluster.config_types import Positive, Section
 
 UNGROUPED_ADVANTAGES = ("group_based_per_turn", "monte_carlo", "reinforce_pp", "reinforce_pp_baseline")
 """Advantages that need not be 0 where all episodes of a group have the same reward."""
-UNCLIPPED = ("importance_sampling", "policy_gradient")
+UNCLIPPED = ("importance_sampling", "policy_gradient", "cross_entropy")
 
 
 class LossConfig(Section):
@@ -21,7 +21,7 @@ class LossConfig(Section):
     clip_low: Annotated[float, Field(ge=0)]
     clip_high: Annotated[float, Field(ge=0)]
     dual_clip: Annotated[float, Field(gt=1)] | None
-    aggregation: Literal["token_mean", "token_sum", "seq_mean_token_mean", "seq_mean_token_sum", "const"]
+    aggregation: Literal["token_mean", "token_sum", "seq_mean_token_mean", "seq_mean_token_sum", "turn_mean", "const"]
     max_episode_tokens: Positive | None
 
     @model_validator(mode="after")

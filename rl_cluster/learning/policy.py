@@ -10,10 +10,12 @@ V vocabulary.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 import torch
 from torch import nn
 from torch.utils.checkpoint import checkpoint
@@ -52,14 +54,16 @@ class PolicyInputs:
         return PolicyInputs(**{name: value.to(device) for name, value in vars(self).items()})
 
 
-def inputs_from_micro_batch(batch: MicroBatch, weights: list[float], episodes: list[int]) -> PolicyInputs:
-    """Tensors of a micro-batch; `weights` holds one loss weight per row (see algorithms.aggregation), `episodes` the
-    index of each row's episode.
+def inputs_from_micro_batch(
+    batch: MicroBatch, weights: Sequence[npt.NDArray[np.float64]], episodes: Sequence[int]
+) -> PolicyInputs:
+    """Tensors of a micro-batch; `weights` holds those of the trained tokens of each row (see algorithms.aggregation), `episodes`
+    the index of each row's episode.
     """
     prefix, length = batch.prefix_len, batch.suffix_len
     suffix = np.zeros((len(batch.rows), length), dtype=np.int64)
     places, targets, behaviour, advantages, token_weights, versions, episode = [], [], [], [], [], [], []
-    for index, (row, weight, episode_index) in enumerate(zip(batch.rows, weights, episodes, strict=True)):
+    for index, (row, row_weights, episode_index) in enumerate(zip(batch.rows, weights, episodes, strict=True)):
         suffix[index, : len(row) - prefix] = row.token_ids[prefix:]
         trained = np.flatnonzero(row.loss_mask)
         before = trained - 1
@@ -67,7 +71,7 @@ def inputs_from_micro_batch(batch: MicroBatch, weights: list[float], episodes: l
         targets.append(row.token_ids[trained])
         behaviour.append(row.behaviour_logprobs[trained])
         advantages.append(row.advantages[trained])
-        token_weights.append(np.full(len(trained), weight))
+        token_weights.append(row_weights)
         versions.append(row.weight_versions[trained])
         episode.append(np.full(len(trained), episode_index))
     tokens_S2 = np.stack([np.concatenate(places), np.concatenate(targets)], axis=1).astype(np.int64)

@@ -143,11 +143,11 @@ class LearnerRank:
             raise LearnerError(f"loss={update.loss}, kl_coefficient={update.kl_coefficient}: set learner.reference.")
         weights = token_weights(
             update.aggregation,
-            [row.num_trained for row in rows],
+            [row.turn_index[row.loss_mask] for row in rows],
             [row.trajectory_id for row in rows],
             update.max_episode_tokens,
         )
-        weight_of = {id(row): float(weight) for row, weight in zip(rows, weights, strict=True)}
+        weights_of = {id(row): each for row, each in zip(rows, weights, strict=True)}
         episodes = {name: index for index, name in enumerate(dict.fromkeys(row.trajectory_id for row in rows))}
         active = _active_rows(rows, goal)
         batches = make_micro_batches(active, self.settings.micro_batch_tokens, self.settings.share_prefix)
@@ -158,7 +158,7 @@ class LearnerRank:
             empty_inputs()
             if batch is None
             else inputs_from_micro_batch(
-                batch, [weight_of[id(row)] for row in batch.rows], [episodes[row.trajectory_id] for row in batch.rows]
+                batch, [weights_of[id(row)] for row in batch.rows], [episodes[row.trajectory_id] for row in batch.rows]
             )
             for batch in mine
         ]
@@ -289,7 +289,9 @@ class LearnerRank:
         batches = [MicroBatch([row], 0) for row in rows]
         for index in range(self.rank, len(rows), self.world_size):
             if rows[index].num_trained:
-                inputs = inputs_from_micro_batch(batches[index], [1.0], [0]).to(self.engine.device)
+                inputs = inputs_from_micro_batch(batches[index], [np.ones(batches[index].rows[0].num_trained)], [0]).to(
+                    self.engine.device
+                )
                 gap = inputs.behaviour_logprobs - self.reference.logprobs(inputs)
                 gaps[index] = torch.nan_to_num(gap).double().cpu().numpy()
         return gaps

@@ -182,7 +182,7 @@ def test_load_config_unknown_name_without_a_near_one_says_where_to_look() -> Non
 @pytest.mark.parametrize(
     ("override", "available"),
     [
-        ("algorithm/loss=pppo", "cispo, distillation, gspo, importance_sampling, policy_gradient, ppo"),
+        ("algorithm/loss=pppo", "cispo, cross_entropy, distillation, gspo, importance_sampling, policy_gradient, ppo"),
         ("experiment=nope", "quickstart, search_cpu"),
         ("training=nope", "default"),
     ],

@@ -20,7 +20,7 @@ CURRENT = [-0.6, -2.1, -1.2, -0.7, -1.2]
 ADVANTAGES = [1.0, 1.0, 1.0, -0.5, -0.5]
 RATIOS = [1.491825, 0.904837, 0.496585, 6.049647, 0.606531]
 EPISODES = ["x", "y"]
-TOKENS = [3, 2]
+TURNS = [np.array([1, 1, 2]), np.array([1, 2])]
 GOLDEN = [
     # name, settings, terms, gradient with respect to lt, clipped
     (
@@ -202,22 +202,25 @@ def test_loss_settings_impossible_bounds_raise(bad: tuple[float, float, float | 
         ("seq_mean_token_mean", 0.422635),
         ("seq_mean_token_sum", 0.411701),
         ("const", 0.102925),
+        ("turn_mean", 0.468955),
     ],
 )
 def test_aggregation_golden_ppo_terms_match_formula_sheet(name: str, expected: float) -> None:
     terms = get_loss("ppo")(inputs_of(*tensors()), default_settings("ppo")).terms.detach().numpy()
-    weights = np.repeat(token_weights(name, TOKENS, EPISODES, max_episode_tokens=4), TOKENS)
+    weights = np.concatenate(token_weights(name, TURNS, EPISODES, max_episode_tokens=4))
     assert float(weights @ terms) == pytest.approx(expected, abs=5e-7)
 
 
 @pytest.mark.parametrize("name", AGGREGATIONS)
 def test_aggregation_split_rows_order_and_dummies_change_nothing(name: str) -> None:
-    """An episode cut into rows, shuffled, beside dummy rows, weighs every token the same."""
-    whole = token_weights(name, [3, 2], ["x", "y"], max_episode_tokens=4)
-    split = token_weights(name, [1, 1, 0, 2, 1], ["y", "x", "dummy", "x", "y"], max_episode_tokens=4)
-    assert split[[1, 3]].tolist() == [whole[0]] * 2
-    assert split[[0, 4]].tolist() == [whole[1]] * 2
-    assert np.isfinite(split).all()
+    """An episode cut into rows, shuffled, beside dummy rows, weighs every token the same (invariant 7)."""
+    (x, y), none = TURNS, np.zeros(0, np.int64)
+    whole = token_weights(name, [x, y], ["x", "y"], max_episode_tokens=4)
+    parts = [y[:1], x[:1], none, x[1:], y[1:]]
+    split = token_weights(name, parts, ["y", "x", "dummy", "x", "y"], max_episode_tokens=4)
+    assert [*split[1], *split[3]] == whole[0].tolist()
+    assert [*split[0], *split[4]] == whole[1].tolist()
+    assert len(split[2]) == 0
 
 
 @pytest.mark.parametrize("name", AGGREGATIONS)
@@ -227,7 +230,8 @@ def test_aggregation_micro_batches_sum_to_the_whole_gradient(name: str, splits: 
     generator = torch.Generator().manual_seed(0)
     table = torch.randn(11, generator=generator, dtype=torch.float64, requires_grad=True)
     rows = [torch.tensor([1, 4, 4]), torch.tensor([2]), torch.tensor([7, 3, 4, 9, 10])]
-    weights = token_weights(name, [len(row) for row in rows], ["e", "e", "f"], max_episode_tokens=6)
+    turns = [np.array([0, 0, 1]), np.array([1]), np.array([0, 0, 1, 2, 2])]
+    weights = token_weights(name, turns, ["e", "e", "f"], max_episode_tokens=6)
 
     def gradient(parts: list[list[int]]) -> torch.Tensor:
         total = torch.zeros_like(table)
@@ -239,7 +243,7 @@ def test_aggregation_micro_batches_sum_to_the_whole_gradient(name: str, splits: 
                 padded[place, : len(rows[i])] = rows[i]
                 mask[place, : len(rows[i])] = True
             current = table[padded][mask]
-            weight = torch.tensor(np.concatenate([np.full(len(rows[i]), weights[i]) for i in part]))
+            weight = torch.tensor(np.concatenate([weights[i] for i in part]))
             result = get_loss("ppo")(
                 inputs_of(current, current.detach() - 0.1, torch.ones_like(current)), default_settings("ppo")
             )
@@ -252,14 +256,14 @@ def test_aggregation_micro_batches_sum_to_the_whole_gradient(name: str, splits: 
 def test_aggregation_no_trained_token_names_first_trajectory() -> None:
     """A batch without trainable tokens stops with the reason and the first trajectory id."""
     with pytest.raises(LearnerError, match="t-17"):
-        token_weights("token_mean", [0, 0], ["t-17", "t-18"])
+        token_weights("token_mean", [np.zeros(0, np.int64)] * 2, ["t-17", "t-18"])
 
 
 def test_aggregation_const_without_length_raises() -> None:
     with pytest.raises(ConfigError, match="max_episode_tokens"):
-        token_weights("const", [1], ["x"])
+        token_weights("const", [np.array([0])], ["x"])
 
 
 def test_aggregation_unknown_name_names_choices() -> None:
     with pytest.raises(ConfigError, match="token_mean, token_sum"):
-        token_weights("mean", [1], ["x"])
+        token_weights("mean", [np.array([0])], ["x"])
