@@ -27,6 +27,7 @@ K = 10
 REALLY_EMBEDDED = 5000
 VECTORS = 100_000
 _NOISE = 0.3
+_WARM_UP = 100
 _THREADS = os.cpu_count() or 1
 _PORT = 8391
 _SINGLE_PORT = 8392
@@ -113,8 +114,9 @@ async def _word_search(folder: Path, asked: Sequence[str], in_process_ms: float)
     async def search(question: str) -> Any:
         return await client.search("bm25_search", question, K, ())
 
-    single = await _load(search, asked[:400], callers=1)
-    many = await _load(search, [*asked] * 4, CALLERS)
+    warm_up = asked[-_WARM_UP:]
+    single = await _load(search, warm_up, asked[:400], callers=1)
+    many = await _load(search, warm_up, [*asked] * 4, CALLERS)
 
     @serve.deployment(name="Noop", max_ongoing_requests=64, ray_actor_options={"num_cpus": 0})
     class Noop:
@@ -126,10 +128,10 @@ async def _word_search(folder: Path, asked: Sequence[str], in_process_ms: float)
     async def noop(question: str) -> Any:
         return await handle.answer.remote(question)
 
-    nothing = await _load(noop, [*asked] * 4, CALLERS)
+    nothing = await _load(noop, warm_up, [*asked] * 4, CALLERS)
     await asyncio.to_thread(serve.delete, "noop")
     await _stop("words")
-    single_process = await _single_process(str(folder / "index"), "lexical", asked)
+    single_process = await _single_process(str(folder / "index"), "lexical", asked[-_WARM_UP:], asked)
     return {
         "in_process_p50_ms": in_process_ms,
         "service_p50_ms": single.median_ms,
@@ -151,10 +153,11 @@ async def _vector_search(folder: Path, asked: Sequence[str]) -> dict[str, float]
         async def search(question: str, client: Any = client) -> Any:
             return await client.search("vector_search", question, K, ())
 
-        await _load(search, asked[:64], CALLERS)
-        found[max_batch] = await _load(search, asked if max_batch > 1 else asked[:300], CALLERS)
+        # Queries are kept with their vectors: those that warm up are others than those that count.
+        measured = asked[:-_WARM_UP] if max_batch > 1 else asked[:300]
+        found[max_batch] = await _load(search, asked[-_WARM_UP:], measured, CALLERS)
         await _stop("vectors")
-    single_process = await _single_process(str(folder / "vectors"), "vector", asked[:300])
+    single_process = await _single_process(str(folder / "vectors"), "vector", asked[-_WARM_UP:], asked[:300])
     batched, one_by_one = found[32], found[1]
     return {
         "vector_p50_ms": batched.median_ms,
@@ -174,22 +177,26 @@ class _Load:
         self.p99_ms = 1000 * float(np.percentile(latencies_s, 99))
 
 
-async def _load(search: Callable[[str], Awaitable[Any]], asked: Sequence[str], callers: int) -> _Load:
+async def _load(
+    search: Callable[[str], Awaitable[Any]], warm_up: Sequence[str], asked: Sequence[str], callers: int
+) -> _Load:
     """All questions once, by callers that each wait for an answer before they ask again."""
-    for question in asked[: 2 * callers + 10]:
-        await search(question)
-    questions = iter(asked)
-    latencies: list[float] = []
 
-    async def caller() -> None:
-        for question in questions:
-            started = time.perf_counter()
-            await search(question)
-            latencies.append(time.perf_counter() - started)
+    async def play(chosen: Sequence[str]) -> list[float]:
+        questions, latencies = iter(chosen), []
 
+        async def caller() -> None:
+            for question in questions:
+                started = time.perf_counter()
+                await search(question)
+                latencies.append(time.perf_counter() - started)
+
+        await asyncio.gather(*(caller() for _ in range(callers)))
+        return latencies
+
+    await play(warm_up)
     started = time.perf_counter()
-    await asyncio.gather(*(caller() for _ in range(callers)))
-    return _Load(latencies, time.perf_counter() - started)
+    return _Load(await play(asked), time.perf_counter() - started)
 
 
 async def _start(app: str, folder: str, tool: str, max_batch: int) -> None:
@@ -218,7 +225,7 @@ def _client(app: str, max_batch: int) -> Any:
     return ServeSearchClient(app, CallLimits(60.0, max_batch, 2 if max_batch > 1 else CALLERS))
 
 
-async def _single_process(folder: str, tool: str, asked: Sequence[str]) -> _Load:
+async def _single_process(folder: str, tool: str, warm_up: Sequence[str], asked: Sequence[str]) -> _Load:
     import aiohttp
 
     command = [sys.executable, "-m", "benchmarks.single_process_server", folder, tool, str(_SINGLE_PORT), str(_THREADS)]
@@ -237,7 +244,7 @@ async def _single_process(folder: str, tool: str, asked: Sequence[str]) -> _Load
                     break
                 except aiohttp.ClientError:
                     await asyncio.sleep(0.2)
-            return await _load(search, asked, CALLERS)
+            return await _load(search, warm_up, asked, CALLERS)
     finally:
         server.terminate()
         server.wait(30)

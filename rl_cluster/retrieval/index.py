@@ -16,7 +16,7 @@ import numpy as np
 
 from rl_cluster.datasets.task import Document
 from rl_cluster.errors import IndexFormatError, SearchRequestError, UnknownDocumentError
-from rl_cluster.models.embedder import Embedder, encode_queries
+from rl_cluster.models.embedder import Embedder
 from rl_cluster.retrieval import index_build
 from rl_cluster.retrieval.analysis import Analyzer
 from rl_cluster.retrieval.devices import Devices
@@ -28,6 +28,7 @@ from rl_cluster.retrieval.index_build import content_id
 from rl_cluster.retrieval.lexical import LexicalIndex
 from rl_cluster.retrieval.manifest import check_parts, read_manifest
 from rl_cluster.retrieval.passages import Words, passages
+from rl_cluster.retrieval.query_vectors import QueryVectors
 from rl_cluster.retrieval.rerank import CrossEncoderReranker, Reranker
 from rl_cluster.retrieval.self_check import check_answers
 from rl_cluster.retrieval.settings import PARTS, IndexSettings
@@ -99,7 +100,7 @@ class SearchIndex:
         self._exclusions = Exclusions(corpus)
         self._lexical = lexical
         self._vector = vector
-        self._embedder = embedder
+        self._query_vectors = None if embedder is None else QueryVectors(embedder, settings.query_prompt)
         self._reranker = reranker
         self._analyzer = lexical.analyzer if lexical else Analyzer(settings.lexical.analysis)
         self._word_tokens = WordTokens(self._analyzer)
@@ -268,8 +269,8 @@ class SearchIndex:
 
     def warm_up(self) -> None:
         """Loads what is loaded lazily (embedder, re-ranker), so that the first search is as quick as the others."""
-        if self._embedder is not None:
-            encode_queries(self._embedder, [f"{self.settings.query_prompt}warm up"])
+        if self._query_vectors is not None:
+            self._query_vectors.of(["warm up"])
         if self._reranker is not None:
             self._reranker.scores("warm up", ["warm up"])
 
@@ -328,11 +329,8 @@ class SearchIndex:
         if not queries:
             return []
         assert self._vector is not None
-        assert self._embedder is not None
-        texts = list(dict.fromkeys(query.text for query in queries))
-        row_of = {text: row for row, text in enumerate(texts)}
-        vectors = encode_queries(self._embedder, [self.settings.query_prompt + text for text in texts])
-        return self._vector.search_many(vectors[[row_of[query.text] for query in queries]], ks, masks)
+        assert self._query_vectors is not None
+        return self._vector.search_many(self._query_vectors.of([query.text for query in queries]), ks, masks)
 
     def _reranked(self, query: str, ranking: list[tuple[int, float]]) -> list[tuple[int, float]]:
         if self._reranker is None or not ranking:

@@ -11,6 +11,8 @@ from importlib.util import find_spec, module_from_spec, spec_from_file_location
 from pathlib import Path
 from types import ModuleType
 
+from rl_cluster.retrieval import stop_words
+
 
 def _load_stop_words() -> ModuleType:
     """The lists in bm25s, without importing bm25s itself: it loads numba, which a process that serves has no use for."""
@@ -57,11 +59,13 @@ STEMMERS = {
     "tr": "turkish",
 }
 STOP_WORDS = {
+    "ar": stop_words.ARABIC,
     "da": stopwords.STOPWORDS_DANISH,
     "de": stopwords.STOPWORDS_GERMAN,
     "en": stopwords.STOPWORDS_EN,
     "es": stopwords.STOPWORDS_SPANISH,
     "fr": stopwords.STOPWORDS_FRENCH,
+    "hi": stop_words.HINDI,
     "it": stopwords.STOPWORDS_ITALIAN,
     "nl": stopwords.STOPWORDS_DUTCH,
     "no": stopwords.STOPWORDS_NORWEGIAN,
@@ -69,6 +73,7 @@ STOP_WORDS = {
     "ru": stopwords.STOPWORDS_RUSSIAN,
     "sv": stopwords.STOPWORDS_SWEDISH,
     "tr": stopwords.STOPWORDS_TURKISH,
+    "vi": stop_words.VIETNAMESE,
 }
 # Languages that are often written without the marks on their letters: words are compared without them. Not
 # so Vietnamese, whose marks tell words apart.

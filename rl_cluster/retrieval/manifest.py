@@ -16,7 +16,7 @@ from typing import Any
 from rl_cluster.errors import IndexFormatError
 from rl_cluster.retrieval.settings import IndexSettings, settings_from_state
 
-FORMAT_VERSION = 4
+FORMAT_VERSION = 5
 MANIFEST_FILE = "manifest.json"
 _LIBRARIES = ("bm25s", "rank-bm25", "faiss-cpu", "faiss-gpu", "sentence-transformers", "numpy", "pyarrow", "PyStemmer")
 

@@ -151,6 +151,22 @@ def test_lexical_default_analyzer_of_locale_finds_the_passage(locale: str) -> No
     assert LexicalIndex.build(texts, settings).search(question, 1)[0][0] == 0
 
 
+@pytest.mark.parametrize(
+    ("locale", "text", "kept"),
+    [
+        ("ar", "المدرسة في هذه المدينة", 2),
+        ("hi", "पुल का निर्माण और नदी", 3),
+        ("vi", "cây cầu được xây trong những năm", 4),
+        ("es", "el puente de la ciudad", 2),
+        ("de", "die Brücke in der Stadt", 2),
+    ],
+)
+def test_analyzer_of_locale_leaves_its_most_common_words_out(locale: str, text: str, kept: int) -> None:
+    analyzer = Analyzer(AnalysisSettings(analyzer=analyzer_for([locale])))
+    assert len(analyzer.tokens(text)) == kept
+    assert len(Analyzer(AnalysisSettings(analyzer=locale, stop_words=False)).tokens(text)) == len(text.split())
+
+
 @pytest.mark.parametrize("analyzer", ["en", "words", "whitespace", "hi"])
 @given(word=st.text(min_size=1, max_size=12).filter(lambda word: not any(map(str.isspace, word))))
 @example(word="(Studies),")
