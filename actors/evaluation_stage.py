@@ -79,8 +79,13 @@ class EvaluationStage:
             started = time.monotonic()
             records, trajectories = await self._play(tasks, temperature, sequence)
             summary = self.report.add(name, temperature, records, step, first_views(tasks, trajectories))
-            metrics = self.report.test_metrics(name, temperature, records)
-            metrics |= logprob_metrics(sampled_logprobs(trajectories), f"eval/{name}/t{temperature:g}")
+            prefixes = [f"eval/{name}/t{temperature:g}"]
+            if name != "control" and temperature == self.config.evaluation.temperatures[-1]:
+                prefixes.append("eval")  # start and end of the run itself, as one chart
+            metrics: dict[str, float] = {}
+            for prefix in prefixes:
+                metrics |= self.report.test_metrics(records, prefix)
+                metrics |= logprob_metrics(sampled_logprobs(trajectories), prefix)
             self.tracker.log_metrics(metrics, completed_steps)
             self.tracker.log_traces(trajectories, completed_steps)
             seconds = time.monotonic() - started

@@ -116,9 +116,9 @@ class RunReport:
         """Validation numbers as the tracker names them, and nDCG@10."""
         return self._metrics(records, "val", summarise_seed=step)
 
-    def test_metrics(self, name: str, temperature: float, records: list[EpisodeRecord]) -> dict[str, float]:
-        """The same of one evaluation, below `eval/NAME/tT`."""
-        return self._metrics(records, f"eval/{name}/t{temperature:g}", summarise_seed=0)
+    def test_metrics(self, records: list[EpisodeRecord], prefix: str) -> dict[str, float]:
+        """The same of one evaluation."""
+        return self._metrics(records, prefix, summarise_seed=0)
 
     @staticmethod
     def _metrics(records: list[EpisodeRecord], prefix: str, summarise_seed: int) -> dict[str, float]:
