@@ -27,10 +27,16 @@ PACKAGES = ["transformers==5.19.0", "accelerate==1.15.0", "torch==2.13.0"]
 HERE = Path(__file__).resolve().parent
 
 
-def prompts(count: int, tokens: int) -> list[list[int]]:
-    """`count` different prompts of exactly `tokens` ids, cut from random words of the tokenizer's vocabulary."""
+def prompts(count: int, tokens: int) -> tuple[list[str], list[list[int]]]:
+    """`count` different prompts of random words, as texts and as exactly `tokens` ids each: TRL is given texts."""
+    from transformers import AutoTokenizer
+
+    tokenizer = AutoTokenizer.from_pretrained(str(bundled_policy()))
+    words = [i for i in range(1000, 20000) if tokenizer.encode(tokenizer.decode([i]), add_special_tokens=False) == [i]]
+    words = [i for i in words if tokenizer.decode([i]).startswith(" ") and tokenizer.decode([i]).strip().isalpha()]
     numbers = random.Random(0)
-    return [[numbers.randrange(1000, 20000) for _ in range(tokens)] for _ in range(count)]
+    texts = [tokenizer.decode([numbers.choice(words) for _ in range(tokens)]) for _ in range(count)]
+    return texts, [tokenizer.encode(text, add_special_tokens=False) for text in texts]
 
 
 async def measure_ours(arguments: argparse.Namespace) -> dict[str, float]:
@@ -53,14 +59,14 @@ async def measure_ours(arguments: argparse.Namespace) -> dict[str, float]:
     model = str(bundled_policy())
     learner = await LearnerGroup.start(learner_settings(config, model), 1, learner_options(config), 300)
     sync = WeightSync.remote()
-    probe = prompts(1, 32)[0]
+    probe = prompts(1, 32)[1][0]
     worker: Any = FixedLengthWorker.options(**learner_options(config)).remote(
         model, arguments.prompt_tokens + arguments.new_tokens + 8, arguments.trajectories * 2, sync
     )
     await worker.start.remote()
     # Enough to keep generating until the clock stops: it starts with some of the next step's groups generated as well.
     total = (arguments.steps + 2 + arguments.max_steps_off_policy) * groups_per_step
-    pending = {str(i): ids for i, ids in enumerate(prompts(total, arguments.prompt_tokens))}
+    pending = {str(i): ids for i, ids in enumerate(prompts(total, arguments.prompt_tokens)[1])}
     completed, sequence, learner_busy, max_age, started = 0, 0, 0.0, 0, 0.0
     running: dict[asyncio.Future[Any], str] = {}
     finished: dict[str, Any] = {}
@@ -126,10 +132,13 @@ def trl_python() -> Path:
 def measure_trl(arguments: argparse.Namespace) -> float:
     """TRL's trajectories per second, first step not counted."""
     command = [str(trl_python()), str(HERE / "trl_baseline.py"), "--model", str(bundled_policy())]
-    for name in ("steps", "trajectories", "group_size", "prompt_tokens", "new_tokens"):
+    for name in ("steps", "trajectories", "group_size", "new_tokens"):
         command += [f"--{name.replace('_', '-')}", str(getattr(arguments, name))]
     environment = {k: v for k, v in os.environ.items() if k != "PYTHONPATH"}
-    output = subprocess.run(command, check=True, capture_output=True, text=True, env=environment, timeout=3600).stdout
+    count = (arguments.steps + 1) * arguments.trajectories // arguments.group_size
+    texts = json.dumps(prompts(count, arguments.prompt_tokens)[0])
+    run: dict[str, Any] = {"check": True, "stdout": subprocess.PIPE, "text": True, "timeout": 3600}
+    output = subprocess.run(command, input=texts, env=environment, **run).stdout
     return float(json.loads(output.strip().splitlines()[-1])["trajectories_per_s"])
 
 

@@ -48,7 +48,13 @@ def build(folder: Path, docs: int, questions: int, reference_docs: int) -> dict[
     build_s = clock() - started
     tokens = sum(len(index.analyzer.tokens(text)) for text in texts)
     words = sum(len(text.split()) for text in texts) / docs
-    figures = {"docs": docs, "words_per_doc": words, "tokens": tokens, "build_s": build_s, "build_tokens_per_s": tokens / build_s}
+    figures = {
+        "docs": docs,
+        "words_per_doc": words,
+        "tokens": tokens,
+        "build_s": build_s,
+        "build_tokens_per_s": tokens / build_s,
+    }
     del index
     figures |= _against_rank_bm25(texts[:reference_docs], asked)
     del texts

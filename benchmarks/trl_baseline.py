@@ -1,10 +1,12 @@
-"""TRL's GRPOTrainer on the benchmark's workload; runs in TRL's own environment and prints one JSON line."""
+"""TRL's GRPOTrainer on the benchmark's workload; runs in TRL's own environment, reads its prompts as JSON from its standard input
+and prints one JSON line."""
 
 from __future__ import annotations
 
 import argparse
 import json
 import random
+import sys
 import time
 
 import torch
@@ -16,17 +18,12 @@ from trl import GRPOConfig, GRPOTrainer
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--model", required=True)
-    for name in ("steps", "trajectories", "group-size", "prompt-tokens", "new-tokens"):
+    for name in ("steps", "trajectories", "group-size", "new-tokens"):
         parser.add_argument(f"--{name}", type=int, required=True)
     arguments = parser.parse_args()
     tokenizer = AutoTokenizer.from_pretrained(arguments.model)
     model = AutoModelForCausalLM.from_pretrained(arguments.model, dtype=torch.float32)
-    numbers = random.Random(0)
-    count = (arguments.steps + 1) * arguments.trajectories // arguments.group_size
-    # Ids that survive decoding and encoding, so that TRL's prompts have exactly the wanted length.
-    words = [i for i in range(1000, 20000) if tokenizer.encode(tokenizer.decode([i]), add_special_tokens=False) == [i]]
-    words = [i for i in words if tokenizer.decode([i]).startswith(" ") and tokenizer.decode([i]).strip().isalpha()]
-    texts = [tokenizer.decode([numbers.choice(words) for _ in range(arguments.prompt_tokens)]) for _ in range(count)]
+    texts = json.load(sys.stdin)
     rewards = random.Random(0)
     moments: list[float] = []
 

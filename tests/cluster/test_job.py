@@ -16,7 +16,10 @@ from rl_cluster.composition import load_config
 from rl_cluster.config import Config
 from rl_cluster.learning.checkpoint import checkpoint_folder, checkpoint_steps, read_state
 from tests.cluster.job_settings import job_overrides, tracked_runs
+from tests.helpers.tiny_models import write_tiny_model
 
+LONG_PROMPTS = ["rollout.max_sequence_length=2048", "learner.micro_batch_tokens=2048"]
+"""For templates that describe the tools as JSON."""
 ACTORS = ("RolloutWorker", "Learner", "WeightSync", "TrajectoryBuffer")
 
 
@@ -192,13 +195,15 @@ def test_job_on_two_ranks_killed_between_checkpoints_loses_no_group_and_says_wha
 
 
 def test_job_without_reinforcement_learning_fine_tunes_and_evaluates_both_sides(
-    tmp_path: Path, tiny_model: Path, small_tables: Path
+    tmp_path: Path, small_tables: Path
 ) -> None:
+    """With a model of Qwen3's family, which calls tools in its own format."""
     import ray
     from transformers import AutoModelForCausalLM
 
-    output = tmp_path / "supervised"
-    coordinator, result = start(job(output, tiny_model, small_tables, "training.max_steps=0", "warmup.steps=2"))
+    output, tiny_model = tmp_path / "supervised", write_tiny_model("qwen3", tmp_path / "qwen3")
+    overrides = ["training.max_steps=0", "warmup.steps=2", "rollout.sampling_max_tokens=96"]
+    coordinator, result = start(job(output, tiny_model, small_tables, *overrides, *LONG_PROMPTS))
     report: Any = ray.get(result, timeout=300)
     losses = [event["loss"] for event in events(coordinator) if event["kind"] == "supervised"]
     ray.kill(coordinator)
@@ -253,15 +258,15 @@ def test_job_synchronous_over_two_corpora_with_workers_and_search_killed_replace
 
 
 def test_job_stopped_leaves_a_valid_checkpoint_and_marks_the_run_within_20_seconds(
-    tmp_path: Path, tiny_model: Path, small_tables: Path
+    tmp_path: Path, small_tables: Path
 ) -> None:
+    """With a model of Llama 3's family, which calls tools in its own format."""
     import ray
     from ray.exceptions import RayError
 
-    output = tmp_path / "stopped"
-    coordinator, result = start(
-        job(output, tiny_model, small_tables, "training.max_steps=50", "training.max_epochs=30")
-    )
+    output, tiny_model = tmp_path / "stopped", write_tiny_model("llama", tmp_path / "llama")
+    overrides = ["training.max_steps=50", "training.max_epochs=30", "rollout.sampling_max_tokens=96", *LONG_PROMPTS]
+    coordinator, result = start(job(output, tiny_model, small_tables, *overrides))
     wait_for_event(coordinator, result, lambda event: "checkpoint of step 1" in event.get("text", ""), 240)
     started = time.monotonic()
     ray.get(coordinator.stop.remote(), timeout=10)
