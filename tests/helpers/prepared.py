@@ -16,6 +16,10 @@ from rl_cluster.prepare import PREPARE, prepare
 from tests.helpers.configuration import load
 
 FIXTURES = Path(__file__).resolve().parents[1] / "data" / "datasets"
+# Whose questions have relevant documents; search_r1 has answers alone.
+JUDGED_SETS = (
+    "frames", "bright", "enterprise_rag_bench", "esci", "musique", "mlqa", "freshstack", "wixqa", "browsecomp_plus", "wands",
+)  # fmt: skip
 JSON_COLUMNS = ("gains", "excluded", "answers", "metadata")
 
 

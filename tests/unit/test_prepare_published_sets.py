@@ -7,35 +7,32 @@ from pathlib import Path
 import pytest
 
 from rl_cluster.datasets.tables import MISSING
-from tests.helpers.prepared import FIXTURES, Prepared, expected, prepare_fixture
+from tests.helpers.prepared import FIXTURES, JUDGED_SETS, Prepared, expected, prepare_fixture
 
 # Where expected.json knows two readings, the default one.
 GAINS = {"browsecomp_plus": "gains_evidence", "freshstack": "gains_official_sum"}
-SETS = (
-    "frames", "bright", "enterprise_rag_bench", "esci", "musique", "mlqa", "freshstack", "wixqa", "browsecomp_plus", "wands",
-)  # fmt: skip
 
 
 @pytest.fixture(scope="module")
 def prepared(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Prepared]:
     out = tmp_path_factory.mktemp("prepared")
-    return {name: prepare_fixture(name, out) for name in SETS}
+    return {name: prepare_fixture(name, out) for name in JUDGED_SETS}
 
 
-@pytest.mark.parametrize("name", SETS)
+@pytest.mark.parametrize("name", JUDGED_SETS)
 def test_gains_default_settings_are_the_expected_ones(prepared: dict[str, Prepared], name: str) -> None:
     wanted = {query["query_id"]: query[GAINS.get(name, "gains")] for query in expected(name)["queries"]}
     assert prepared[name].gains() == wanted
 
 
-@pytest.mark.parametrize("name", SETS)
+@pytest.mark.parametrize("name", JUDGED_SETS)
 def test_corpus_default_settings_has_the_expected_size(prepared: dict[str, Prepared], name: str) -> None:
     wanted = expected(name)
     size = wanted["corpus_size"] if "corpus_size" in wanted else sum(wanted["corpus_sizes"].values())
     assert len(prepared[name].documents) == size
 
 
-@pytest.mark.parametrize("name", SETS)
+@pytest.mark.parametrize("name", JUDGED_SETS)
 def test_tasks_default_settings_have_the_expected_properties(prepared: dict[str, Prepared], name: str) -> None:
     for query in expected(name)["queries"]:
         task = prepared[name].tasks[query["query_id"]]
@@ -57,13 +54,13 @@ def test_tasks_default_settings_have_the_expected_properties(prepared: dict[str,
                 assert value == query[key], (query["query_id"], key)
 
 
-@pytest.mark.parametrize("name", [name for name in SETS if "text_of" in expected(name)])
+@pytest.mark.parametrize("name", [name for name in JUDGED_SETS if "text_of" in expected(name)])
 def test_documents_published_columns_give_the_expected_text(prepared: dict[str, Prepared], name: str) -> None:
     texts = prepared[name].texts()
     assert {doc_id: texts[doc_id] for doc_id in expected(name)["text_of"]} == expected(name)["text_of"]
 
 
-@pytest.mark.parametrize("name", [name for name in SETS if "dropped" in expected(name)])
+@pytest.mark.parametrize("name", [name for name in JUDGED_SETS if "dropped" in expected(name)])
 def test_dropped_questions_stand_in_the_manifest_with_their_reason(prepared: dict[str, Prepared], name: str) -> None:
     dropped = prepared[name].manifest["dropped"]
     found = {query_id: reason for reason, part in dropped.items() for query_id in part["ids"]}
