@@ -181,14 +181,14 @@ def test_jsonl_row_that_is_no_object_is_named(tmp_path: Path, line: str) -> None
     _assert_says(_refusal("jsonl", folder), "corpus.jsonl: row 1 is no JSON object", "one JSON object a line")
 
 
-@pytest.mark.parametrize("ending", ["gz", "zst", "parquet", "zip"])
+@pytest.mark.parametrize("ending", ["gz", "zst", "parquet", "parquet.gz", "zip"])
 def test_half_downloaded_file_is_refused(tmp_path: Path, ending: str) -> None:
     folder = write_own(tmp_path / "in", [TASK], [{"doc_id": f"d{i}", "text": f"{i * i * i} " * 9} for i in range(5000)])
     plain = (folder / "corpus.jsonl").read_bytes()
     dataset = "jsonl"
     if ending != "zip":
         (folder / "corpus.jsonl").unlink()
-    if ending == "parquet":
+    if ending.startswith("parquet"):
         dataset = "beir"
         rows = [json.loads(line) for line in plain.splitlines()]
         table = pa.table({"_id": [row["doc_id"] for row in rows], "text": [row["text"] for row in rows]})
@@ -197,6 +197,9 @@ def test_half_downloaded_file_is_refused(tmp_path: Path, ending: str) -> None:
         (folder / "qrels").mkdir()
         (folder / "qrels" / "test.tsv").write_text("a\td1\t1\n")
         path = folder / "corpus.parquet"
+        if ending == "parquet.gz":
+            path = path.rename(folder / "corpus.parquet.gz")
+            path.write_bytes(gzip.compress(path.read_bytes()))
     elif ending == "zip":
         path = folder.parent / "data.zip"
         shutil.make_archive(str(path.with_suffix("")), "zip", folder)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import gzip
 import json
 import shutil
+import tempfile
 import zipfile
 from pathlib import Path
 
@@ -13,6 +14,7 @@ import pytest
 
 from rl_cluster.datasets.preparation import hub
 from rl_cluster.errors import DataError
+from tests.helpers.full_disk import full_disk
 from tests.helpers.prepared import FIXTURES, prepare_fixture, run_prepare, write_jsonl, write_own
 
 TASK = {"query_id": "a", "prompt": "a?", "gains": ["d1"]}
@@ -49,6 +51,39 @@ def test_compressed_files_are_found_under_their_plain_names(tmp_path: Path, endi
     else:
         (folder / "corpus.jsonl.zst").write_bytes(pa.Codec("zstd").compress(plain, asbytes=True))
     assert run_prepare("jsonl", folder, tmp_path / "out").documents["own", "d1"]["text"] == "x"
+
+
+@pytest.fixture
+def scratch(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """The folder for temporary files."""
+    folder = tmp_path / "scratch"
+    folder.mkdir()
+    monkeypatch.setattr(tempfile, "tempdir", str(folder))
+    return folder
+
+
+@pytest.mark.parametrize("packing", ["zip", "gz"])
+def test_packed_parquet_gives_the_tables_of_its_folder_and_leaves_nothing(
+    tmp_path: Path, scratch: Path, packing: str
+) -> None:
+    source = tmp_path / f"esci.{packing}"
+    if packing == "zip":
+        _zip(FIXTURES / "esci", source)
+    else:
+        shutil.copytree(FIXTURES / "esci", source)
+        for path in source.glob("*.parquet"):
+            path.with_name(f"{path.name}.gz").write_bytes(gzip.compress(path.read_bytes()))
+            path.unlink()
+    packed = run_prepare("esci", source, tmp_path / "packed")
+    assert packed.manifest["sha256"] == prepare_fixture("esci", tmp_path).manifest["sha256"]
+    assert list(scratch.iterdir()) == []
+
+
+def test_packed_parquet_without_room_for_it_is_one_sentence_and_leaves_nothing(tmp_path: Path, scratch: Path) -> None:
+    archive = _zip(FIXTURES / "esci", tmp_path / "esci.zip")
+    with full_disk(1000), pytest.raises(DataError, match=f"unpacked into {scratch} .* make room there or set TMPDIR"):
+        run_prepare("esci", archive, tmp_path / "out")
+    assert list(scratch.iterdir()) == []
 
 
 @pytest.mark.parametrize("layout", ["text", "raw"])

@@ -4,18 +4,22 @@ from __future__ import annotations
 
 import csv
 import io
+import tempfile
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import msgspec
 import pyarrow.parquet as pq
 
-from rl_cluster.datasets.preparation.source import READ_ERRORS, Source, SourceFile
+from rl_cluster.datasets.preparation.source import READ_ERRORS, Source, SourceFile, Stream
 from rl_cluster.errors import DataError
 
 _BATCH_ROWS = 512
 _WATCH_EVERY = 2000
+_CHUNK_BYTES = 1 << 22
 _SHOWN = 80
 _NONE = object()
 csv.field_size_limit(1 << 28)
@@ -162,7 +166,8 @@ def read_lines(source: Source, file: SourceFile) -> Iterator[tuple[int, bytes]]:
 
 def column_names(source: Source, file: SourceFile) -> list[str]:
     """The columns of a Parquet file."""
-    return _open_parquet(source, file).schema_arrow.names
+    with _open_parquet(source, file) as parquet:
+        return parquet.schema_arrow.names
 
 
 def _json_lines(source: Source, file: SourceFile, columns: Sequence[str]) -> Iterator[Row]:
@@ -216,32 +221,66 @@ def _delimited(source: Source, file: SourceFile, columns: Sequence[str]) -> Iter
 
 
 def _parquet(source: Source, file: SourceFile, columns: Sequence[str], optional: Sequence[str]) -> Iterator[Row]:
-    parquet = _open_parquet(source, file)
-    there = parquet.schema_arrow.names
-    _require(file.name, there, columns)
-    wanted = [name for name in there if name in {*columns, *optional}]
-    number, total = 0, parquet.metadata.num_rows
-    try:
-        for batch in parquet.iter_batches(batch_size=_BATCH_ROWS, columns=wanted):
-            lists = [column.to_pylist() for column in batch.columns]
-            for values in zip(*lists, strict=True):
-                number += 1
-                source.place = (file.name, number)
-                yield Row(file.name, number, dict(zip(wanted, values, strict=True)))
-            source.watch(file.name, number * file.size // max(total, 1), file.size)
-    except (*READ_ERRORS, UnicodeDecodeError) as error:
-        raise _cut_short(file.name, number, error) from error
+    with _open_parquet(source, file) as parquet:
+        there = parquet.schema_arrow.names
+        _require(file.name, there, columns)
+        wanted = [name for name in there if name in {*columns, *optional}]
+        number, total = 0, parquet.metadata.num_rows
+        try:
+            for batch in parquet.iter_batches(batch_size=_BATCH_ROWS, columns=wanted):
+                lists = [column.to_pylist() for column in batch.columns]
+                for values in zip(*lists, strict=True):
+                    number += 1
+                    source.place = (file.name, number)
+                    yield Row(file.name, number, dict(zip(wanted, values, strict=True)))
+                source.watch(file.name, number * file.size // max(total, 1), file.size)
+        except (*READ_ERRORS, UnicodeDecodeError) as error:
+            raise _cut_short(file.name, number, error) from error
 
 
-def _open_parquet(source: Source, file: SourceFile) -> pq.ParquetFile:
-    if file.member is not None:
-        raise DataError(f"{file.name}: Parquet inside {file.path.name} cannot be streamed; unpack the archive.")
-    source.open(file).data.close()
+@contextmanager
+def _open_parquet(source: Source, file: SourceFile) -> Iterator[pq.ParquetFile]:
+    with _unpacked(source, file) as path:
+        try:
+            # Without pre-buffering a row group is read page by page: published ones are larger than memory.
+            parquet = pq.ParquetFile(path, pre_buffer=False, buffer_size=1 << 20)
+        except READ_ERRORS as error:
+            raise DataError(f"{file.name}: it is no whole Parquet file ({error}); download it again.") from error
+        with parquet:
+            yield parquet
+
+
+@contextmanager
+def _unpacked(source: Source, file: SourceFile) -> Iterator[Path]:
+    """Where the plain bytes lie: Parquet is read from its end, so what is packed goes to a temporary file, gone afterwards."""
+    stream = source.open(file)
+    if file.member is None and file.name == file.plain_name:
+        stream.data.close()
+        yield file.path
+        return
+    with tempfile.TemporaryDirectory(prefix="rl_cluster-") as folder:
+        path = Path(folder, "unpacked.parquet")
+        try:
+            with stream.data, path.open("wb") as out:
+                for chunk in _chunks(source, file, stream):
+                    out.write(chunk)
+        except OSError as error:
+            raise DataError(
+                f"{file.name}: it cannot be unpacked into {tempfile.gettempdir()} ({error}); make room there or set TMPDIR to another "
+                "folder."
+            ) from error
+        yield path
+
+
+def _chunks(source: Source, file: SourceFile, stream: Stream) -> Iterator[bytes]:
     try:
-        # Without pre-buffering a row group is read page by page: published ones are larger than memory.
-        return pq.ParquetFile(file.path, pre_buffer=False, buffer_size=1 << 20)
+        while chunk := stream.data.read(_CHUNK_BYTES):
+            source.watch(f"unpacking {file.name}", stream.position(), stream.size)
+            yield chunk
     except READ_ERRORS as error:
-        raise DataError(f"{file.name}: it is no whole Parquet file ({error}); download it again.") from error
+        raise DataError(
+            f"{file.name}: it cannot be unpacked ({error}); it may be cut short: download it again."
+        ) from error
 
 
 def _require(file: str, there: Sequence[str], columns: Sequence[str]) -> None:
