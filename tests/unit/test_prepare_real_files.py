@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.helpers.prepared import Prepared, run_prepare
+from tests.helpers.prepared import FIXTURES, Prepared, expected, run_prepare
 from tests.helpers.real_data import folder
 
 pytestmark = pytest.mark.slow
@@ -50,6 +50,32 @@ def test_esci_rows_as_published_keep_their_grades(tmp_path: Path) -> None:
     assert len(task["metadata"]["judged_zero"]) == 7
 
 
+def test_esci_products_as_published_are_all_of_the_judged_ones(tmp_path: Path) -> None:
+    files = ("dataset.examples=test-sample.parquet", "dataset.products=sample-products.jsonl")
+    out = run_prepare("esci", folder("esci-sample"), tmp_path / "out", *files)
+    assert counts(out) == (1, 9, 0)
+    assert out.manifest["counts"]["documents"] == {"esci/us": 16}
+    assert out.manifest["missing_gold"] == {}
+    (task,) = out.tasks.values()
+    assert {*task["gains"], *task["metadata"]["judged_zero"]} == {doc_id for _, doc_id in out.documents}
+    assert task["metadata"]["source"]
+    assert all(document["title"] for document in out.documents.values())
+
+
+def test_wands_queries_as_published_take_labels_of_a_few_of_them(tmp_path: Path) -> None:
+    (tmp_path / "in").mkdir()
+    shutil.copy(folder("wands") / "query.csv", tmp_path / "in")
+    for name in ("label.csv", "product.csv"):
+        shutil.copy(FIXTURES / "wands" / "dataset" / name, tmp_path / "in")
+    out = run_prepare("wands", tmp_path / "in", tmp_path / "out")
+    assert out.manifest["counts"]["read"]["questions"] == 480
+    assert counts(out) == (3, 5, 477)
+    assert out.manifest["dropped"]["no judgement"]["count"] == 476
+    assert out.gains() == {question["query_id"]: question["gains"] for question in expected("wands")["queries"]}
+    assert out.tasks["3"]["prompt"] == "turquoise pillows"
+    assert out.tasks["3"]["metadata"]["query_class"] == "Accent Pillows"
+
+
 def test_nq_open_as_published_has_its_questions(tmp_path: Path) -> None:
     out = run_prepare("nq_open", folder("nq-open"), tmp_path / "out")
     assert counts(out) == (3610, 0, 0)
@@ -68,3 +94,16 @@ def test_miracl_topics_and_judgements_as_published_are_read(tmp_path: Path) -> N
     out = run_prepare("trec", folder("miracl-yo"), tmp_path / "out", "tasks_only=true")
     assert counts(out)[:2] == (119, 144)
     assert sum(len(task["metadata"].get("judged_zero", ())) for task in out.tasks.values()) == 1188 - 144
+
+
+def test_miracl_corpus_as_published_has_every_judged_passage(tmp_path: Path) -> None:
+    settings = ("dataset.corpus=yo-feed.jsonl", "dataset.label=miracl", "dataset.locale=yo")
+    out = run_prepare("trec", folder("miracl-yo"), tmp_path / "out", *settings)
+    assert counts(out)[:2] == (119, 144)
+    assert out.manifest["counts"]["documents"] == {"miracl": 49_043}
+    assert out.manifest["missing_gold"] == {}
+    ids = {doc_id for _, doc_id in out.documents}
+    assert "71570#11" in ids
+    for task in out.tasks.values():
+        assert ids.issuperset([*task["gains"], *task["metadata"].get("judged_zero", ())])
+    assert {document["locale"] for document in out.documents.values()} == {"yo"}
