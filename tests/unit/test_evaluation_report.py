@@ -93,13 +93,48 @@ def test_failures_and_latency_are_shown_with_their_intervals(content: ReportCont
     measures = content.comparison["systems"]["before"]["overall"]["measures"]
     rate = measures["failure_rates"]["turn_limit"]
     shown = f"{rate['mean']:.1%} [{rate['ci95'][0]:.1%}, {rate['ci95'][1]:.1%}]"
-    assert f"| before | turn\\_limit | {shown} |" in page.with_name("report.md").read_text()
+    assert f"| before | all | turn\\_limit | {shown} |" in page.with_name("report.md").read_text()
     assert f"before, turn_limit: {shown}" in page.read_text()
     median = measures["latency_s"]
     assert median["median_ci95"][0] < median["median_ci95"][1]
     shown = f"{median['median']:.2f} [{median['median_ci95'][0]:.2f}, {median['median_ci95'][1]:.2f}] / {median['p95']:.2f} s"
     assert shown in page.with_name("report.md").read_text()
     assert f'title="{shown}"' in page.read_text()
+
+
+def test_markdown_systems_passes_and_failures_are_shown_for_each_set_and_piece(tmp_path: Path) -> None:
+    kinds = {"freshstack/x": Outcome.FINISHED, "freshstack/y": Outcome.NO_ANSWER, "wands": Outcome.FINISHED}
+    records = [
+        EpisodeRecord(f"t{i}", dataset, outcome, 1.0, 1, searches, 0, 30 * searches, 1.0)
+        for i in range(20)
+        for searches, (dataset, outcome) in enumerate(kinds.items(), start=1)
+        for _ in range(2)
+    ]
+    found = compare_systems({"agent": records}, [], SETTINGS)
+    lines = write_report(tmp_path, ReportContent("sets", found), {})[1].read_text().splitlines()
+    tables: dict[str, list[dict[str, str]]] = {"System": [], "Tries of": [], "Failures of": []}
+    for title, table in tables.items():
+        (start,) = [place for place, line in enumerate(lines) if line.startswith(f"| {title} |")]
+        names = lines[start].strip("| ").split(" | ")
+        for line in lines[start + 2 :]:
+            if not line.startswith("|"):
+                break
+            table.append(dict(zip(names, line.strip("| ").split(" | "), strict=True)))
+    systems, tries, failures = tables.values()
+    sets = ["freshstack", "freshstack/x", "freshstack/y", "wands", "all"]
+    assert [row["Set"] for row in systems] == sets
+    assert [(row["Searches"], row["Tokens"]) for row in systems] == [
+        ("1.50", "45"), ("1.00", "30"), ("2.00", "60"), ("3.00", "90"), ("2.00", "60"),
+    ]  # fmt: skip
+    assert [row["Failures"] for row in systems] == ["50.0 %", "0.0 %", "100.0 %", "0.0 %", "33.3 %"]
+    assert [(row["Set"], row["k"]) for row in tries] == [(name, k) for name in sets for k in "12"]
+    assert [row["pass@k"].split(" [")[0] for row in tries[::2]] == ["0.500", "1.000", "0.000", "1.000", "0.667"]
+    assert [row["pass^k"].split(" [")[0] for row in tries[1::2]] == ["0.500", "1.000", "0.000", "1.000", "0.667"]
+    assert [(row["Set"], row["Reason"], row["Share of episodes"].split(" [")[0]) for row in failures] == [
+        ("freshstack", "no\\_answer", "50.0%"),
+        ("freshstack/y", "no\\_answer", "100.0%"),
+        ("all", "no\\_answer", "33.3%"),
+    ]
 
 
 def test_questions_most_changed_come_first_and_long_texts_say_that_they_are_cut(content: ReportContent) -> None:
@@ -184,7 +219,7 @@ def test_episodes_lost_to_infrastructure_are_shown_and_warned_of_in_every_file(t
     caution = "(3 and 0 episodes lost to infrastructure count 0)"
     assert [line for line in lines if line.startswith(("| kb | +", "| d | a")) and caution not in line] == []
     (header,) = [line for line in lines if line.startswith("| System")]
-    (row,) = [line for line in lines if line.startswith("| a | 20")]
+    (row,) = [line for line in lines if line.startswith("| a | kb | 20")]
     cells = dict(zip(header.split(" | "), row.split(" | "), strict=True))
     assert (cells["Failures"], cells["Lost"]) == ("0.0 %", "3 of 20")
     assert f'<em title="{caution[1:-1]}">lost</em>' in paths[2].read_text()

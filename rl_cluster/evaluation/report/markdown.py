@@ -18,6 +18,7 @@ def report_markdown(content: ReportContent) -> str:
     for pair in content.comparison["pairs"]:
         parts += ["", f"## {plain(pair['name'])}", "", *_published_layout(content, pair), "", *_paired(pair)]
     parts += ["", "## Systems", "", *_systems(content.comparison["systems"])]
+    parts += _passes(content.comparison["systems"])
     parts += _failures(content.comparison["systems"])
     parts += [line for note in content.comparison["notes"] for line in ("", plain(note))]
     if content.comparison["repeats"]:
@@ -56,31 +57,48 @@ def _paired(pair: Mapping[str, Any]) -> list[str]:
 
 def _systems(systems: Mapping[str, Any]) -> list[str]:
     lines = [
-        "| System | n | nDCG@10 | Recall@10 | Recall@100 | MRR | Solved | Failures | Lost | Gold found | Found, not handed in "
-        "| Idle searches | Latency, median / p95 | Cost |",
-        "|" + "---|" * 14,
+        "| System | Set | n | nDCG@10 | Recall@10 | Recall@100 | MRR | Solved | Failures | Lost | Gold found | Found, not handed in "
+        "| Searches | Idle searches | Tokens | Latency, median / p95 | Cost |",
+        "|" + "---|" * 17,
     ]
-    for name, found in systems.items():
-        each = found["overall"]
+    for name, part, each in _parts(systems):
         measures = each["measures"]
         lines.append(
-            f"| {plain(name)} | {each['n']} | {with_interval(each['ndcg@10'], each['ci95'], '{:.3f}')}{_caution(each)} | "
+            f"| {plain(name)} | {plain(part)} | {each['n']} | "
+            f"{with_interval(each['ndcg@10'], each['ci95'], '{:.3f}')}{_caution(each)} | "
             + " | ".join(mean(measures, key) for key in ("recall@10", "recall@100", "mrr", "success_rate"))
             + f" | {100 * each['failure_rate']:.1f} % | {each['infrastructure']} of {each['episodes']} | "
-            + " | ".join(mean(measures, key) for key in ("gold_found", "gold_found_not_handed_in", "idle_searches"))
-            + f" | {latency(measures)}"
-            + f" | {mean(measures, 'cost', '{:.4g}')} |"
+            + " | ".join(mean(measures, key) for key in ("gold_found", "gold_found_not_handed_in"))
+            + f" | {mean(measures, 'searches', '{:.2f}')} | {mean(measures, 'idle_searches')}"
+            + f" | {mean(measures, 'sampled_tokens', '{:.0f}')} | {latency(measures)} | {mean(measures, 'cost', '{:.4g}')} |"
         )
     return lines
 
 
+def _passes(systems: Mapping[str, Any]) -> list[str]:
+    """Of the systems that played questions several times."""
+    lines = []
+    for name, part, each in _parts(systems):
+        measures = each["measures"]
+        for k in (key.removeprefix("pass_at_") for key in measures if key.startswith("pass_at_")):
+            both = (measures[f"{kind}_{k}"] for kind in ("pass_at", "pass_power"))
+            shown = " | ".join(with_interval(found["mean"], found["ci95"], "{:.3f}") for found in both)
+            lines.append(f"| {plain(name)} | {plain(part)} | {k} | {shown} |")
+    return ["", "| Tries of | Set | k | pass@k | pass^k |", "|---|---|---|---|---|", *lines] if lines else []
+
+
 def _failures(systems: Mapping[str, Any]) -> list[str]:
     lines = [
-        f"| {plain(name)} | {plain(reason)} | {with_interval(rate['mean'], rate['ci95'], '{:.1%}')} |"
-        for name, found in systems.items()
-        for reason, rate in found["overall"]["measures"]["failure_rates"].items()
+        f"| {plain(name)} | {plain(part)} | {plain(reason)} | {with_interval(rate['mean'], rate['ci95'], '{:.1%}')} |"
+        for name, part, each in _parts(systems)
+        for reason, rate in each["measures"]["failure_rates"].items()
     ]
-    return ["", "| Failures of | Reason | Share of episodes |", "|---|---|---|", *lines] if lines else []
+    return ["", "| Failures of | Set | Reason | Share of episodes |", "|---|---|---|---|", *lines] if lines else []
+
+
+def _parts(systems: Mapping[str, Any]) -> list[tuple[str, str, Any]]:
+    """(system, set or piece, its numbers) in the order to show them."""
+    return [(name, part, each) for name, found in systems.items() for part, each in rows(found)]
 
 
 def _repeats(repeats: Sequence[Mapping[str, Any]]) -> list[str]:
