@@ -33,7 +33,7 @@ def load(application: Application[_Checked], overrides: Sequence[str]) -> _Check
         settings = copy.deepcopy(_composed(application, tuple(o.input_line or "" for o in parsed if o not in values)))
         for override in values:
             OmegaConf.update(settings, override.key_or_group, override.value(), merge=True)
-    except (HydraException, OmegaConfBaseException):
+    except (HydraException, OmegaConfBaseException, ValueError):
         return application.load(overrides)
     return application.checked(settings)
 
