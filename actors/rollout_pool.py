@@ -199,9 +199,9 @@ class RolloutPool:
                 return
 
     def _watched(self, task: asyncio.Task[None]) -> None:
-        """A watcher that dies leaves its worker unwatched: the run ends with its error."""
+        """A watcher that dies leaves its worker unwatched: the run ends with its error, also for who waits for a worker."""
         if not task.cancelled() and (error := task.exception()) is not None:
-            self.failure = self.failure or error
+            self.tasks.append(asyncio.create_task(self._fail(error)))
 
     async def _heartbeat(self, worker: _Worker, incarnation: int) -> None:
         assert worker.actor is not None
@@ -217,7 +217,9 @@ class RolloutPool:
                     self.changed.notify_all()
             else:
                 beat.cancel()
-            worker.health.tick(time.monotonic())
+            alive = worker.health.state is not WorkerState.DEAD
+            if alive and worker.health.tick(time.monotonic()) is WorkerState.DEAD:
+                self.on_event(f"{worker.worker_id} is lost: {worker.health.reason}")
 
     async def _lost(self, worker: _Worker, incarnation: int, reason: str) -> None:
         if worker.health.incarnation != incarnation or worker.health.state is WorkerState.DEAD:
@@ -232,22 +234,25 @@ class RolloutPool:
         if worker.actor is not None:
             ray.kill(worker.actor, no_restart=True)
         if not worker.health.restart(time.monotonic()):
+            restarts = worker.health.policy.max_restarts
+            gone = f"{worker.worker_id} failed for good, after rollout.max_restarts={restarts} restarts: {worker.health.reason}"
+            self.on_event(gone)
             if all(other.health.is_lost for other in self.workers):
-                await self._fail(ClusterError(f"{worker.worker_id} failed for good: {worker.health.reason}"))
+                await self._fail(ClusterError(gone))
             return False
         self.on_event(f"{worker.worker_id} is started again ({worker.health.restarts_left} restarts left)")
         try:
             await self._start(worker)
         except (RayError, DeadlineError, EngineError, WeightSyncError) as error:
-            worker.health.on_failure(time.monotonic(), worker.health.incarnation, first_line(error))
+            await self._lost(worker, worker.health.incarnation, first_line(error))
             return await self._replace(worker)
         async with self.changed:
             self.changed.notify_all()
         return True
 
-    async def _fail(self, error: Exception) -> None:
+    async def _fail(self, error: BaseException) -> None:
         async with self.changed:
-            self.failure = error
+            self.failure = self.failure or error
             self.changed.notify_all()
 
     async def refresh(self) -> None:
