@@ -72,7 +72,10 @@ def settings_of_parts(
         if isinstance(system, ModelSystemConfig | EndpointConfig):
             own["temperature"] = config.temperature
         for drift in (None, *config.evaluation.drift):
-            changed = _flat(config.evaluation.drift[drift], f"evaluation.drift.{drift}") if drift else {}
+            settings = config.evaluation.drift[drift] if drift else {}
+            changed = _flat(settings, f"evaluation.drift.{drift}")
+            if settings.get("delay_s", 0.0) >= config.search.timeout_s:  # searches are given up, see drift.search_slow
+                changed["search.timeout_s"] = config.search.timeout_s
             found[Part(name, questions.dataset, drift)] = {**shared, **own, **changed}
     return found
 

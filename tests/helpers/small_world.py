@@ -78,8 +78,10 @@ def pump_world(
     drift: Drift | None = None,
     settings: SearchEnvironmentSettings = SETTINGS,
     limit: int | None = None,
+    timeout_s: float | None = None,
 ) -> World:
-    """Opened with an index below `folder`; the first `limit` questions, or all."""
+    """Opened with an index below `folder`; the first `limit` questions, or all; `timeout_s` of a search."""
     questions = pump_questions(folder / "data", limit)
     corpus = questions.read_corpus()
-    return open_world(questions, corpus, drift or Drift(), settings, LEXICAL, folder / "indexes", seed=3)
+    indexes = folder / "indexes"
+    return open_world(questions, corpus, drift or Drift(), settings, LEXICAL, indexes, seed=3, timeout_s=timeout_s)

@@ -238,6 +238,20 @@ def test_search_slow_changes_no_answer_and_is_tagged(tmp_path: Path) -> None:
     assert (refused.injected, refused.error is None) == (False, False)
 
 
+def test_search_slow_as_long_as_the_deadline_is_seen_tagged_and_no_infrastructure_failure(tmp_path: Path) -> None:
+    drift = get_drift({"name": "search_slow", "rate": 1.0, "delay_s": 0.01})
+    late = pump_world(tmp_path, drift, timeout_s=0.01)
+    result = step(late, call(query="north pump"))
+    assert result.observation == "error: bm25_search did not answer in time, try again (injected)"
+    assert [found.injected for found in result.calls] == [True]
+    played = asyncio.run(Baseline("bm25_search").play(late, late.tasks[0], 0))
+    record = record_of(played, late.tasks[0])
+    assert (record.injected, record.searches, record.malformed_calls) == (1, 1, 0)
+    assert played.outcome is Outcome.NO_ANSWER
+    in_time = pump_world(tmp_path, drift, timeout_s=60.0)
+    assert "pumps-0" in step(in_time, call(query="north pump")).found_ids
+
+
 def test_search_slow_tags_the_slowed_searches_alone(tmp_path: Path) -> None:
     world = drifted(tmp_path, "search_slow", rate=0.5, delay_s=0.001)
     player = Baseline("bm25_search")

@@ -153,6 +153,7 @@ def test_run_again_after_losses_plays_the_lost_episodes_alone(
         (["environment.k=3"], "was made with environment.k=4, this evaluation asks for 3"),
         (["search/lexical=rank_bm25"], "was made with search.lexical.backend=bm25s"),
         (["evaluation.drift.search_slow.rate=0.9"], "was made with evaluation.drift.search_slow.rate=0.3"),
+        (["search.timeout_s=0.001"], "was made with search.timeout_s=None, this evaluation asks for 0.001"),
         (["system=[bm25]"], "holds evaluations/drift/search_slow/scripted/shops%2Fblue.json, which is no part of"),
         (["resume=never"], "holds an evaluation; set resume=auto to continue it"),
     ],

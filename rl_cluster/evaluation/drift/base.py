@@ -17,6 +17,8 @@ from rl_cluster.environments.search import SearchEnvironmentSettings
 from rl_cluster.environments.search_tools import ReadPart
 from rl_cluster.episodes.formats.base import ParsedReply, ToolFormat, ToolSpec
 
+INJECTED = "(injected)"
+"""Ends the text of a failure, so that nobody who reads an episode takes it for one of the service."""
 _NOTED: ContextVar[list[str]] = ContextVar("noted")
 """What drifts did to the searches of the block around it. Many episodes share one client, each in a task of its own."""
 
@@ -28,8 +30,10 @@ class NoSettings(Section):
 class EvaluationSearch(Protocol):
     """A search client that can leave out snippets, which cost more than the search where a hundred hits are wanted.
 
-    Raises as `environments.search_tools.SearchClient` does, and is one.
+    Raises as `environments.search_tools.SearchClient` does, and is one. `timeout_s`: after which it gives a search up; None: never.
     """
+
+    timeout_s: float | None
 
     async def search(
         self,
@@ -79,6 +83,7 @@ class ChangedSearch:
 
     def __init__(self, inner: EvaluationSearch) -> None:
         self.inner = inner
+        self.timeout_s = inner.timeout_s
 
     async def search(
         self,

@@ -9,9 +9,6 @@ from rl_cluster.environments.hits import FoundDocument
 from rl_cluster.errors import SearchRequestError
 from rl_cluster.evaluation.drift import base
 
-INJECTED = "(injected)"
-"""Ends the text of a failure, so that nobody who reads an episode takes it for one of the service."""
-
 
 class Settings(Section):
     """The `rate` of searches that fail."""
@@ -33,4 +30,4 @@ class Drift(base.Drift):
 class _Failing(base.SometimesChanged):
     async def changed(self, asked: base.Asked) -> list[FoundDocument]:
         base.note_injection(self.kind)
-        raise SearchRequestError(f"{asked.tool} did not answer, try again {INJECTED}")
+        raise SearchRequestError(f"{asked.tool} did not answer, try again {base.INJECTED}")

@@ -1,4 +1,7 @@
-"""Some searches take longer; they are counted, and change nothing that the agent is shown."""
+"""Some searches take longer; they are counted, and change nothing that the agent is shown.
+
+A delay that reaches the deadline of a search is one that the agent sees: there is no answer, and it may try again.
+"""
 
 from __future__ import annotations
 
@@ -10,6 +13,7 @@ from pydantic import Field
 
 from rl_cluster.config import Fraction, Seconds, Section
 from rl_cluster.environments.hits import FoundDocument
+from rl_cluster.errors import SearchRequestError
 from rl_cluster.evaluation.drift import base
 
 
@@ -23,7 +27,7 @@ class Settings(Section):
 class Drift(base.Drift):
     @property
     def description(self) -> str:
-        return f"{self.settings.rate:.0%} of the searches take {self.settings.delay_s:g} s more"
+        return f"{self.settings.rate:.0%} of the searches take {self.settings.delay_s:g} s more, or are given up at search.timeout_s"
 
     def client(
         self, client: base.EvaluationSearch, doc_ids: Sequence[str], seed: int, episode: str
@@ -37,6 +41,10 @@ class _Slow(base.SometimesChanged):
         self.delay_s = settings.delay_s
 
     async def changed(self, asked: base.Asked) -> list[FoundDocument]:
+        if self.timeout_s is not None and self.delay_s >= self.timeout_s:
+            await asyncio.sleep(self.timeout_s)
+            base.note_injection(self.kind)
+            raise SearchRequestError(f"{asked.tool} did not answer in time, try again {base.INJECTED}")
         await asyncio.sleep(self.delay_s)
         found = await self.unchanged(asked)
         base.note_injection(self.kind)  # a query that the service refuses is the agent's fault, late or not
