@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any
 
@@ -16,7 +17,7 @@ from rl_cluster.environments.search import SearchEnvironmentSettings
 from rl_cluster.episodes.episode import EpisodeLimits, EpisodeParts
 from rl_cluster.episodes.formats import get_format
 from rl_cluster.episodes.rendering import ChatRenderer
-from rl_cluster.episodes.trajectory import Trajectory
+from rl_cluster.episodes.trajectory import Trajectory, TurnTimes
 from rl_cluster.errors import EngineError, Outcome, ToolTimeoutError
 from rl_cluster.inference.sampling import Sample, SamplingSettings
 from rl_cluster.models.source import resolve_model
@@ -54,6 +55,7 @@ class Engine:
     async def sample(self, prompt: list[int], settings: SamplingSettings) -> Sample:
         self.requests += 1
         reply = self.replies[min(self.requests, len(self.replies)) - 1]
+        await asyncio.sleep(0)  # lets the other episodes ask meanwhile
         if isinstance(reply, Exception):
             raise reply
         if reply is HANGS:
@@ -78,6 +80,19 @@ class Search:
         if self.failures:
             raise self.failures.pop()
         return [FoundDocument("d1", "Runbook", "the north pump")]
+
+
+class Stuck(Search):
+    """Does not answer one query; its deadline passes after all that can be answered meanwhile is."""
+
+    async def search(
+        self, tool: str, query: str, k: int, excluded: tuple[str, ...], filters: Mapping[str, Any] | None = None
+    ) -> list[FoundDocument]:
+        if query == "stuck":
+            for _ in range(1000):
+                await asyncio.sleep(0)
+            raise ToolTimeoutError("bm25_search did not answer within 30.0 s.")
+        return await super().search(tool, query, k, excluded, filters)
 
 
 @pytest.fixture(autouse=True)
@@ -129,6 +144,31 @@ def test_run_group_infrastructure_failure_is_tried_again(
     assert trajectory.reward == 1.0
 
 
+@pytest.mark.parametrize(
+    ("first_try", "search"),
+    [
+        (["bm25_search: south", EngineError("a request failed")], None),
+        (["bm25_search: south"], Search(ToolTimeoutError("search did not answer"))),
+    ],
+    ids=["engine", "search"],
+)
+def test_run_group_episode_that_is_tried_again_keeps_nothing_of_the_first_try(
+    play: Play, first_try: list[Reply], search: Search | None
+) -> None:
+    """Every field but the names, times and the number of the try is that of an episode that met no failure."""
+
+    def bare(trajectory: Trajectory) -> Trajectory:
+        turns = [replace(turn, times=TurnTimes(), started_at=0.0) for turn in trajectory.turns]
+        return replace(trajectory, trajectory_id="", turns=turns, attempt=0, started_at=0.0, finished_at=0.0)
+
+    replies = ["vector_search: north", "bm25_search: pump", "answer: d1"]  # as many as environment.max_turns
+    (again,), _ = play(*first_try, *replies, search=search)
+    (clean,), _ = play(*replies)
+    assert (again.attempt, clean.attempt) == (1, 0)
+    assert len(again.turns) == 3
+    assert bare(again) == bare(clean)
+
+
 def test_run_group_failure_in_every_try_comes_back_typed_and_without_reward(play: Play) -> None:
     (trajectory,), engine = play(EngineError("a request failed"))
     assert trajectory.outcome is Outcome.ENGINE_ERROR
@@ -162,6 +202,17 @@ def test_run_group_episode_that_fails_leaves_the_others(play: Play) -> None:
     assert {trajectory.outcome for trajectory in trajectories} == {Outcome.FINISHED}
     assert len({trajectory.trajectory_id for trajectory in trajectories}) == 3
     assert engine.requests == 4
+
+
+def test_run_group_call_that_always_times_out_among_many_episodes_leaves_the_others(play: Play) -> None:
+    calls = ["bm25_search: pump"] * 24
+    calls[7] = "bm25_search: stuck"
+    trajectories, engine = play(*calls, *["answer: d1"] * 23, "bm25_search: stuck", size=24, search=Stuck())
+    stuck = trajectories.pop(7)
+    assert (stuck.outcome, stuck.attempt, stuck.reward) == (Outcome.TOOL_TIMEOUT, 2, None)
+    assert stuck.error == "bm25_search did not answer within 30.0 s."
+    assert {(t.outcome, t.attempt, t.reward) for t in trajectories} == {(Outcome.FINISHED, 0, 1.0)}
+    assert engine.requests == 24 + 23 + 2
 
 
 def test_run_group_broken_engine_ends_the_worker_without_another_try(play: Play) -> None:
