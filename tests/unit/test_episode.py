@@ -73,7 +73,7 @@ class Service:
 
 @dataclass
 class Policy:
-    """A sampler that says what it is told, a character a token where `odd`; it remembers the requests."""
+    """A sampler that says what it is told, a character a token where `odd`, up to its limit; it remembers the requests."""
 
     tokenizer: Any
     replies: list[str | Exception]
@@ -90,10 +90,12 @@ class Policy:
         parts = list(reply) if self.odd else [reply]
         ids = [i for part in parts for i in self.tokenizer.encode(part, add_special_tokens=False)]
         ids.append(self.tokenizer.eos_token_id)
+        reason = self.reason if len(ids) <= settings.max_tokens else "length"
+        ids = ids[: settings.max_tokens]
         turn = len(self.requests)
         logprobs = [-0.01 * turn - 0.001 * place for place in range(len(ids))]
         versions = [turn + (place > len(ids) // 2) for place in range(len(ids))]
-        sample = Sample(ids, logprobs, versions, self.reason, 0.1, 0.2, 0.3, mixed_cache_tokens=turn)
+        sample = Sample(ids, logprobs, versions, reason, 0.1, 0.2, 0.3, mixed_cache_tokens=turn)
         self.samples.append(sample)
         return sample
 

@@ -8,6 +8,8 @@ from __future__ import annotations
 
 import asyncio
 import json
+from dataclasses import replace
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +19,7 @@ from rl_cluster.environments.search import SearchEnvironment
 from rl_cluster.episodes.episode import EpisodeLimits, EpisodeParts, run_episode
 from rl_cluster.episodes.formats import detect_format, get_format
 from rl_cluster.episodes.rendering import ChatRenderer
+from rl_cluster.errors import Outcome
 from rl_cluster.models.source import resolve_model
 from rl_cluster.rewards import get_reward
 from rl_cluster.sequences.extension import rows_from_trajectory
@@ -31,7 +34,9 @@ KINDS = {
     "qwen3_coder": QWEN3_CODER,
     "llama3": LLAMA3,
 }
-SCRIPTS = ("malformed", "several_calls")
+SCRIPTS = ("malformed", "several_calls", "broken_json", "cut_call")
+CUT_AFTER = 80
+"""Tokens: the other calls, with thinking before them, are shorter."""
 THINKING = "<think>\nThe pump has a runbook.\n</think>\n\n"
 
 
@@ -39,10 +44,9 @@ def golden_file(kind: str, script: str) -> Path:
     return GOLDEN / f"{kind}.{script}.json"
 
 
-def rows_of(kind: str, script: str) -> list[dict[str, Any]]:
-    """`malformed`: a call after some thinking, a malformed call, the answer. `several_calls`: words and two calls in one turn,
-    sampled a character a token, one more call, and an answer among words.
-    """
+@cache
+def tokenizer_of(kind: str) -> Any:
+    """That of the bundled model, with the chat template of a kind."""
     from transformers import PreTrainedTokenizerFast
 
     tokenizer = PreTrainedTokenizerFast.from_pretrained(resolve_model("bundled:smollm2-135m-instruct"))
@@ -52,21 +56,37 @@ def rows_of(kind: str, script: str) -> list[dict[str, Any]]:
         names = ["<|start_header_id|>", "<|end_header_id|>", "<|eot_id|>", "<|python_tag|>"]
         tokenizer.add_special_tokens({"additional_special_tokens": names})
         tokenizer.eos_token = "<|eot_id|>"
+    return tokenizer
+
+
+def rows_of(kind: str, script: str) -> list[dict[str, Any]]:
+    """`malformed`: a call after some thinking, one of a tool that there is not, the answer. `several_calls`: words and two calls
+    in one turn, sampled a character a token, one more call, and an answer among words. `broken_json`: a call whose JSON is none,
+    after some thinking, the same mended, the answer. `cut_call`: a call after some thinking, and one that the limit of a reply cuts.
+    """
+    tokenizer = tokenizer_of(kind)
     name = detect_format(str(tokenizer.chat_template))
     format_ = get_format(name)
     renderer = ChatRenderer(tokenizer, format_.observation_role, format_.uses_template_tools)
-    thinking = THINKING if "<think>" in (template or "") or kind.startswith("hermes") else ""
+    thinking = THINKING if "<think>" in (KINDS[kind] or "") or kind.startswith("hermes") else ""
     call = format_.write_call("vector_search", {"query": "north pump", "k": 2})
+    filtered = format_.write_call("vector_search", {"query": "north pump", "k": 2, "filters": {"year": 2024}})
+    long = format_.write_call("vector_search", {"query": "north pump " * CUT_AFTER, "k": 2})
     scripts = {
         "malformed": [thinking + call, call.replace("vector_search", "web_search"), "answer: d1 d2"],
         "several_calls": [f"{thinking}Both at once.\n{call}\n{call}", call, "They fit.\nanswer: d1 d2"],
+        "broken_json": [thinking + filtered.replace("2024}", "}"), filtered, "answer: d1 d2"],
+        "cut_call": [thinking + call, long],
     }
     policy = Policy(tokenizer, list(scripts[script]), odd=script == "several_calls")
     parts = EpisodeParts(policy, renderer, format_, get_reward("ndcg"), "worker")
-    limits = EpisodeLimits(sampling_max_tokens=512, max_sequence_length=4096, temperature=1.0, top_p=1.0)
-    environment = SearchEnvironment(TASK, SETTINGS, format_, Service())
+    most = CUT_AFTER if script == "cut_call" else 512
+    limits = EpisodeLimits(sampling_max_tokens=most, max_sequence_length=4096, temperature=1.0, top_p=1.0)
+    settings = replace(SETTINGS, filter_fields=("year",)) if script == "broken_json" else SETTINGS
+    environment = SearchEnvironment(TASK, settings, format_, Service())
     trajectory = asyncio.run(run_episode(parts, TASK, environment, limits, "group", attempt=0, index_id="index"))
-    assert len(trajectory.turns) == 3
+    assert len(trajectory.turns) == len(scripts[script])
+    assert trajectory.outcome is (Outcome.TOKEN_LIMIT if script == "cut_call" else Outcome.FINISHED)
     return [
         {
             "text": tokenizer.decode(row.token_ids),
@@ -115,6 +135,25 @@ def test_rows_several_calls_in_a_turn_are_answered_together_and_never_encoded_ag
     assert trained > 0.9 * len(
         row["trained_text"].replace("<|im_end|>", "").replace("<|eot_id|>", "")
     )  # a token a character
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_rows_call_of_broken_json_is_trained_as_sampled_and_its_answer_is_not(kind: str) -> None:
+    rows = json.loads(golden_file(kind, "broken_json").read_text())
+    first, last = rows[0], rows[-1]
+    assert '{"year": }' in first["trained_text"]
+    assert '{"year": 2024}' in last["trained_text"]
+    told = "the call is not valid JSON" if kind in ("hermes", "hermes_stripping", "llama3") else "JSON object"
+    assert last["text"].count("error: ") == last["text"].count(told) == 1
+    assert "error: " not in "".join(row["trained_text"] for row in rows)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_rows_call_cut_by_the_limit_is_trained_to_its_last_token_and_nothing_follows_it(kind: str) -> None:
+    last = json.loads(golden_file(kind, "cut_call").read_text())[-1]
+    assert last["loss_mask"].endswith("0" + "1" * CUT_AFTER)
+    assert last["trained_text"].endswith((" north", " pump"))
+    assert last["text"].count("d1 | Runbook | the north pump") == 1
 
 
 if __name__ == "__main__":
