@@ -16,6 +16,8 @@ from rl_cluster.algorithms.losses import default_settings, get_loss
 from rl_cluster.algorithms.objective import Objective, ObjectiveSettings, objective
 from rl_cluster.algorithms.types import LossInputs, LossSettings
 from rl_cluster.errors import ConfigError, LearnerError
+from rl_cluster.learning.episode_ratios import episode_log_ratios
+from rl_cluster.learning.policy import PolicyInputs
 from tests.unit.test_losses import ADVANTAGES, BEHAVIOUR, CURRENT, RATIOS
 
 EPISODE = [0, 0, 0, 1, 1]
@@ -32,6 +34,25 @@ def episode_means(now: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
     sizes = np.bincount(EPISODE)
     means = np.bincount(EPISODE, weights=gaps) / sizes
     return torch.from_numpy(means[EPISODE]), torch.from_numpy(sizes[EPISODE].astype(float))
+
+
+def measured_means(behaviour: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+    """The same as the learner measures it before a step."""
+    zeros, index = torch.zeros(5), torch.zeros(5, dtype=torch.long)
+    inputs = PolicyInputs(
+        prefix_ids=index[:0],
+        suffix_ids=index[None],
+        positions=index,
+        target_ids=index,
+        token_of=index,
+        behaviour_logprobs=behaviour,
+        advantages=zeros,
+        weights=zeros,
+        versions=index,
+        episodes=torch.tensor(EPISODE),
+    )
+    means, sizes = episode_log_ratios(lambda passed: (vector(CURRENT), zeros), [inputs], 2, 1)
+    return means[EPISODE], sizes[EPISODE]
 
 
 def run(settings: ObjectiveSettings, sign: float = 1.0, **more: Any) -> tuple[Objective, torch.Tensor]:
@@ -125,6 +146,46 @@ def test_correction_level_of_episodes_matches_golden_ratios(level: Any, expected
 def test_correction_missing_behaviour_counts_as_on_policy() -> None:
     weights, _ = correction_weights(vector(CURRENT), vector(BEHAVIOUR) * math.nan, CorrectionSettings("mask"))
     assert weights.tolist() == [1.0] * 5
+
+
+def one_missing() -> torch.Tensor:
+    behaviour = vector(BEHAVIOUR)
+    behaviour[1] = math.nan
+    return behaviour
+
+
+def test_episode_ratios_missing_logprobs_count_as_unchanged_tokens() -> None:
+    for behaviour, expected in ((one_missing(), [-0.1, 0.65]), (vector(BEHAVIOUR) * math.nan, [0.0, 0.0])):
+        means, sizes = measured_means(behaviour)
+        np.testing.assert_allclose(means, [expected[0]] * 3 + [expected[1]] * 2, atol=1e-12)
+        assert sizes.tolist() == [3, 3, 3, 2, 2]
+
+
+def test_gspo_missing_logprob_leaves_its_episode_a_ratio_and_is_counted() -> None:
+    current, (means, sizes) = vector(CURRENT, grad=True), measured_means(one_missing())
+    inputs = LossInputs(current, one_missing(), vector(ADVANTAGES), episode_log_ratio=means)
+    found = objective(inputs, plain("gspo"), torch.zeros(5, dtype=torch.float64), sizes)
+    found.terms.sum().backward()
+    ratios = np.exp([-0.1] * 3 + [0.65] * 2)
+    assert found.loss.num_missing_behaviour == 1
+    np.testing.assert_allclose(found.loss.ratio, ratios, atol=1e-12)
+    assert current.grad is not None
+    np.testing.assert_allclose(current.grad, -ratios * ADVANTAGES, atol=1e-12)
+
+
+@pytest.mark.parametrize(("level", "exponents"), [("episode_mean", [-0.1, 0.65]), ("episode_sum", [-0.3, 1.3])])
+def test_correction_level_of_episodes_missing_logprob_counts_as_unchanged_and_is_counted(
+    level: Any, exponents: list[float]
+) -> None:
+    current, (means, sizes) = vector(CURRENT, grad=True), measured_means(one_missing())
+    inputs = LossInputs(current, one_missing(), vector(ADVANTAGES), episode_log_ratio=means)
+    settings = plain("policy_gradient", correction=CorrectionSettings("truncate", level, high=10.0))
+    found = objective(inputs, settings, torch.zeros(5, dtype=torch.float64), sizes)
+    found.terms.sum().backward()
+    weights = np.exp([exponents[0]] * 3 + [exponents[1]] * 2)
+    assert found.loss.num_missing_behaviour == 1
+    assert current.grad is not None
+    np.testing.assert_allclose(current.grad, -weights * ADVANTAGES, atol=1e-12)
 
 
 @pytest.mark.parametrize("bad", [("trim", "token", 0.5, 2.0), ("mask", "turn", 0.5, 2.0), ("mask", "token", 2.0, 0.5)])
