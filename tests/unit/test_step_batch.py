@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 
+from rl_cluster.algorithms.advantages import advantage_names
 from rl_cluster.algorithms.types import AdvantageSettings
 from rl_cluster.episodes.trajectory import ToolCall, Trajectory, Turn
 from rl_cluster.errors import LearnerError, Outcome
@@ -73,6 +76,33 @@ def test_step_batch_groups_without_signal_are_those_whose_advantages_are_zero() 
     assert counted["group_based"]["rollout/reward/valid_mean"] == pytest.approx(2 / 3)
     assert counted["grpo_passk"]["rollout/reward/valid_mean"] == 0
     assert counted["grpo_passk"]["analysis/zero_adv_nonzero_reward"] == 2
+
+
+@pytest.mark.parametrize("name", advantage_names())
+def test_step_batch_episodes_split_into_rows_keep_their_advantages(name: str) -> None:
+    """Pass@k and every other advantage is of episodes and their turns, whatever a template did to the prompts."""
+
+    def sampled_advantages(split: tuple[str, ...]) -> tuple[int, dict[str, list[float]]]:
+        rewards = {"a": 1.0, "b": 0.4, "c": 0.0, "d": 0.3, "e": 0.7}
+        episodes = [episode(each, "g" if each in "abc" else "h", reward) for each, reward in rewards.items()]
+        for each in episodes:
+            each.turns[1].tool_calls = [ToolCall("bm25_search", {"query": each.trajectory_id})]
+            each.turn_rewards = [0.25 * rewards[each.trajectory_id], 0.75 * rewards[each.trajectory_id]]
+            if each.trajectory_id in split:
+                each.turns[1] = replace(each.turns[1], prompt_ids=[1, 2, 3, 9, 6])
+        groups = {"g": episodes[:3], "h": episodes[3:]}
+        rows = build_step_batch(groups, name, AdvantageSettings(), 3).rows
+        values: dict[str, list[float]] = {each: [] for each in rewards}
+        for row in rows:
+            values[row.trajectory_id] += row.advantages[row.loss_mask].tolist()
+        return len(rows), values
+
+    whole_rows, whole = sampled_advantages(())
+    assert any(any(values) for values in whole.values())
+    for split in (("a",), ("b", "c"), ("a", "b", "c", "d", "e")):
+        rows, values = sampled_advantages(split)
+        assert rows == whole_rows + len(split)
+        assert values == whole
 
 
 def test_step_batch_missing_logprobs_are_counted_and_leave_the_others_their_numbers() -> None:
