@@ -1,4 +1,4 @@
-"""The search service on real Ray Serve: every tool, HTTP, a replica that dies, a new snapshot, too many requests."""
+"""The search service on real Ray Serve: every tool, HTTP, replicas that die, a new snapshot, too many requests."""
 
 from __future__ import annotations
 
@@ -14,6 +14,7 @@ import time
 import urllib.error
 import urllib.request
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor, as_completed
 from pathlib import Path
 from typing import Any
 
@@ -33,9 +34,11 @@ from rl_cluster.errors import (
 )
 from rl_cluster.retrieval.corpus import Corpus
 from rl_cluster.retrieval.index import IndexSettings, SearchIndex
-from rl_cluster.service.settings import CallLimits, ServiceSettings
+from rl_cluster.serve import SERVE
+from rl_cluster.service.settings import CallLimits, ServiceSettings, service_settings
 from rl_cluster.service.values import SEARCH_TOOLS, DocumentRequest, SearchAnswer, SearchRequest
 from tests.cluster.conftest import ROOT
+from tests.helpers.configuration import load
 from tests.helpers.small_index import HashEmbedder, build_index, documents
 
 pytestmark = [pytest.mark.cluster, pytest.mark.timeout(420), pytest.mark.usefixtures("ray_cluster")]
@@ -79,11 +82,11 @@ def http(url: str, body: Any = None) -> tuple[int, Any]:
         return error.code, json.loads(error.read())
 
 
-def replica_processes(name: str) -> list[psutil.Process]:
+def replica_processes(name: str, app: str = APP) -> list[psutil.Process]:
     return [
         process
         for process in psutil.process_iter(["cmdline"])
-        if f"{APP}:{name}" in " ".join(process.info["cmdline"] or []) and process.uids().real == os.getuid()
+        if f"{app}:{name}" in " ".join(process.info["cmdline"] or []) and process.uids().real == os.getuid()
     ]
 
 
@@ -201,6 +204,46 @@ def test_more_requests_than_may_wait_are_refused_and_the_others_answered(service
     assert all(isinstance(outcome, list) for outcome in outcomes if outcome not in refused)
 
 
+def test_overload_over_http_is_refused_with_retry_after_and_passes(service: str, folders: dict[str, str]) -> None:
+    from actors.search_service import start_search, stop_search
+
+    app = "search-narrow"
+    limits = ["search.max_queued_requests=2", "search.max_ongoing_requests=1", "search.max_batch=1"]
+    search = load(SERVE, [f"indexes={{kb: {folders['s1']}}}", f"search.port={PORT}", *limits]).search
+
+    def ask() -> tuple[int, Any]:
+        """The status, and the ids found or the header Retry-After."""
+        body = json.dumps({"tool": "bm25_search", "query": "a pump", "k": 3}).encode()
+        url = f"http://127.0.0.1:{PORT}/{app}/v1/search"
+        request = urllib.request.Request(url, body, {"content-type": "application/json"})
+        try:
+            with urllib.request.urlopen(request, timeout=60) as answer:
+                return answer.status, [hit["doc_id"] for hit in json.loads(answer.read())["hits"]]
+        except urllib.error.HTTPError as error:
+            return error.code, error.headers["Retry-After"]
+
+    right = (200, [hit.doc_id for hit in SearchIndex.open(folders["s1"]).search("lexical", "a pump", 3)])
+    start_search({"kb": folders["s1"]}, app, service_settings(search, SearchToolSettings(5, 10, ("bm25_search",))))
+    try:
+        assert ask() == right
+        (replica,) = replica_processes("Bm25Replica", app)
+        replica.suspend()  # so that what is sent now waits, however quick the machine is
+        with ThreadPoolExecutor(12) as threads:
+            try:
+                outcomes = as_completed([threads.submit(ask) for _ in range(12)], timeout=60)
+                # Two calls are under way and two requests wait.
+                refused = [next(outcomes).result() for _ in range(12 - 2 - 2)]
+            finally:
+                replica.resume()
+            later = [outcome.result() for outcome in outcomes]
+        assert refused == [(503, "1")] * len(refused)
+        assert right in later
+        assert [outcome for outcome in later if outcome not in (right, (503, "1"))] == []
+        assert ask() == right
+    finally:
+        stop_search(app)
+
+
 def test_replica_killed_while_answering_leaves_no_caller_without_an_answer(service: str) -> None:
     async def scenario() -> list[Any]:
         asking = client(CallLimits(90.0, max_batch=2, max_in_flight=4))
@@ -212,6 +255,41 @@ def test_replica_killed_while_answering_leaves_no_caller_without_an_answer(servi
 
     outcomes = asyncio.run(scenario())
     assert [outcome for outcome in outcomes if isinstance(outcome, BaseException)] == []
+
+
+def test_one_of_two_replicas_killed_leaves_its_requests_to_the_other(service: str, folders: dict[str, str]) -> None:
+    import ray
+
+    from actors.search_client import ServeSearchClient
+    from actors.search_service import start_search, stop_search
+
+    app = "search-two"
+    start_search({"kb": folders["s1"]}, app, settings_of("bm25_search", min_replicas=2, max_replicas=2))
+    serve_controller: Any = ray.get_actor("SERVE_CONTROLLER_ACTOR", namespace="serve")
+    controller = psutil.Process(ray.get(serve_controller.get_pid.remote()))
+    victim, other = replica_processes("Bm25Replica", app)
+
+    async def scenario() -> tuple[int, list[Any]]:
+        asking = ServeSearchClient(app, CallLimits(60.0, max_batch=1, max_in_flight=16))
+        calls = [
+            asyncio.ensure_future(asking.search_index(SearchRequest("bm25_search", "a pump", 3))) for _ in range(200)
+        ]
+        await calls[10]
+        controller.suspend()  # nobody starts a replica in the place of the dead one
+        victim.kill()
+        left = sum(not call.done() for call in calls)
+        return left, await asyncio.gather(*calls, return_exceptions=True)
+
+    try:
+        left, outcomes = asyncio.run(scenario())
+        assert replica_processes("Bm25Replica", app) == [other]
+    finally:
+        controller.resume()
+        stop_search(app)
+    assert left
+    expected = [hit.doc_id for hit in SearchIndex.open(folders["s1"]).search("lexical", "a pump", 3)]
+    assert [outcome for outcome in outcomes if not isinstance(outcome, SearchAnswer)] == []
+    assert all([hit.doc_id for hit in answer.hits] == expected for answer in outcomes)
 
 
 def test_new_snapshot_is_swapped_in_without_a_request_that_fails(service: str, folders: dict[str, str]) -> None:
