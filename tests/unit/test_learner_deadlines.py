@@ -39,7 +39,7 @@ def test_learner_group_ranks_that_do_not_finish_are_named_and_waited_for_no_long
 
 def test_learner_rank_whose_others_never_come_says_where_it_waited(monkeypatch: pytest.MonkeyPatch) -> None:
     """The meeting place answers, and rank 0 is not there. DeepSpeed comes after the meeting, and marks its process."""
-    place = torch.distributed.TCPStore(
+    place = torch.distributed.TCPStore(  # pyright: ignore[reportPrivateImportUsage]
         "127.0.0.1", 0, is_master=True, wait_for_workers=False, timeout=timedelta(seconds=10)
     )
     deepspeed = SimpleNamespace(ops=SimpleNamespace(__compatible_ops__={}))
