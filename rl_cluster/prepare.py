@@ -5,6 +5,7 @@ Writes `tasks.parquet`, `corpus.parquet` and `manifest.json`; `data=tables data.
 
 from __future__ import annotations
 
+import re
 import signal
 import sys
 from pathlib import Path
@@ -128,10 +129,16 @@ def _set_lines(name: str, manifest: dict[str, Any]) -> list[str]:
     return lines + [f"{name}: {note}" for note in manifest["notes"]]
 
 
+def as_choice(argument: str) -> str:
+    """`dataset=enterprise-rag-bench`, as the set is published, names the choice `enterprise_rag_bench`."""
+    return argument.replace("-", "_") if re.fullmatch(r"dataset=[\w-]+", argument) else argument
+
+
 def main() -> None:
     """Entry point; a wrong command line ends with one sentence and exit code 2. Ctrl-C counts where a shell started this in the
     background too, with the signal ignored."""
     signal.signal(signal.SIGINT, signal.default_int_handler)
+    sys.argv[1:] = map(as_choice, sys.argv[1:])
     PREPARE.check_command_line(sys.argv[1:])
     _main()
 

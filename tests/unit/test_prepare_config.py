@@ -11,7 +11,7 @@ import pytest
 from rl_cluster.datasets.converters import converter_names, get_converter
 from rl_cluster.datasets.preparation.settings import PrepareConfig
 from rl_cluster.errors import ConfigError
-from rl_cluster.prepare import PREPARE
+from rl_cluster.prepare import PREPARE, as_choice
 from tests.helpers.configuration import load
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -88,3 +88,16 @@ def test_command_line_ends_without_a_traceback(tmp_path: Path, arguments: list[s
     assert run.returncode == (0 if arguments == ["--help"] else 2)
     assert ("error: " in output) == (run.returncode == 2)
     assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize(
+    ("argument", "read"),
+    [
+        ("dataset=enterprise-rag-bench", "dataset=enterprise_rag_bench"),
+        ("dataset=wands", "dataset=wands"),
+        ("dataset.label=my-set", "dataset.label=my-set"),
+        ("out=/a-b/dataset=x-y", "out=/a-b/dataset=x-y"),
+    ],
+)
+def test_prepare_published_name_of_a_set_is_its_choice(argument: str, read: str) -> None:
+    assert as_choice(argument) == read
