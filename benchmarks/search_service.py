@@ -4,7 +4,8 @@
 `service_vs_noop`: searches by word a second of 32 callers of one worker, whose waiting calls are sent as one, over the calls a
 second of 32 callers of a deployment that does nothing. `vector_*`: 32 callers over a flat index, query embedding included;
 `vector_batching_gain` is against the same service with batches of one. `vs_single_process*`: 32 callers against a FastAPI
-process around the same index that answers one request at a time. Both embed and compare vectors on all cores.
+process around the same index that answers one request at a time. The service embeds and compares vectors on all cores, the
+process on one or on all, whichever is quicker.
 """
 
 from __future__ import annotations
@@ -157,7 +158,14 @@ async def _vector_search(folder: Path, asked: Sequence[str]) -> dict[str, float]
         measured = asked[:-_WARM_UP] if max_batch > 1 else asked[:300]
         found[max_batch] = await _load(search, asked[-_WARM_UP:], measured, CALLERS)
         await _stop("vectors")
-    single_process = await _single_process(str(folder / "vectors"), "vector", asked[-_WARM_UP:], asked[:300])
+    # One request at a time may be quicker on one thread than on all: the better one counts.
+    single_process = max(
+        [
+            await _single_process(str(folder / "vectors"), "vector", asked[-_WARM_UP:], asked[:300], threads)
+            for threads in {1, _THREADS}
+        ],
+        key=lambda load: load.per_s,
+    )
     batched, one_by_one = found[32], found[1]
     return {
         "vector_p50_ms": batched.median_ms,
@@ -225,10 +233,12 @@ def _client(app: str, max_batch: int) -> Any:
     return ServeSearchClient(app, CallLimits(60.0, max_batch, 2 if max_batch > 1 else CALLERS))
 
 
-async def _single_process(folder: str, tool: str, warm_up: Sequence[str], asked: Sequence[str]) -> _Load:
+async def _single_process(
+    folder: str, tool: str, warm_up: Sequence[str], asked: Sequence[str], threads: int = 1
+) -> _Load:
     import aiohttp
 
-    command = [sys.executable, "-m", "benchmarks.single_process_server", folder, tool, str(_SINGLE_PORT), str(_THREADS)]
+    command = [sys.executable, "-m", "benchmarks.single_process_server", folder, tool, str(_SINGLE_PORT), str(threads)]
     server = subprocess.Popen(command)
     url = f"http://127.0.0.1:{_SINGLE_PORT}/retrieve"
     try:
