@@ -29,6 +29,7 @@ from rl_cluster.scheduling.task_queue import TaskQueue
 from rl_cluster.tracking.run_tracker import RunTracker
 
 POLL_S = 1.0
+READY_POLL_S = 0.2
 NO_TOKENS = (
     "no reply was sampled, since the prompts leave no room; raise rollout.max_sequence_length or shorten the questions"
 )
@@ -116,7 +117,7 @@ class Generation:
                 return None
             if ready >= count and not self._urgent():
                 return await ask("The buffer", self.buffer.take.remote(count, self.completed_steps))
-            await asyncio.sleep(0.2)
+            await asyncio.sleep(READY_POLL_S)
 
     def _urgent(self) -> list[str]:
         """Groups under way that would be too old for the step after the next: the next one waits for them."""

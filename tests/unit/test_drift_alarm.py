@@ -89,6 +89,7 @@ def test_run_whose_sampler_drifts_ends_before_the_step_counts_and_ends_all_its_p
 ) -> None:
     """A step within the alarm, then one over it: its weights reach no worker, its groups are not trained."""
     monkeypatch.setattr("actors.generation.POLL_S", 0.01)
+    monkeypatch.setattr("actors.generation.READY_POLL_S", 0.01)
     monkeypatch.setattr("ray.cancel", lambda reference: reference.cancel())
     worker = Worker(play_at_once)
     chosen = ["staleness.max_steps_off_policy=0", "learner.drift_alarm=0.05", f"output_dir={tmp_path}"]

@@ -72,6 +72,11 @@ def episode(
     )
 
 
+@pytest.fixture(autouse=True)
+def quick_polls(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("actors.generation.READY_POLL_S", 0.01)
+
+
 async def play_at_once(worker: Worker, group_id: str, size: int) -> list[Trajectory]:
     version = worker.version
     await asyncio.sleep(0.001)
