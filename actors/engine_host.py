@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from actors.remote import actor
+from rl_cluster.episodes.sampling import Sample, SamplingSettings
 from rl_cluster.errors import EngineError
 from rl_cluster.inference.engine import EngineSettings, InferenceEngine
-from rl_cluster.inference.sampling import Sample, SamplingSettings
 
 
 @actor(max_concurrency=1000, max_restarts=0)

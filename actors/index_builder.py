@@ -30,7 +30,7 @@ def build_index(
 
     import torch
 
-    from rl_cluster.retrieval.corpus import read_corpus
+    from rl_cluster.datasets.corpus import read_corpus
     from rl_cluster.retrieval.index import SearchIndex
     from rl_cluster.retrieval.settings import settings_from_config
     from rl_cluster.retrieval.shards import cut

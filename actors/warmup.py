@@ -14,8 +14,8 @@ from actors.search_client import CorpusClients
 from rl_cluster.config import Config
 from rl_cluster.datasets.task import Task
 from rl_cluster.demonstrators import get_demonstrator
+from rl_cluster.demonstrators.demonstration import demonstrate
 from rl_cluster.environments.search import SearchEnvironment
-from rl_cluster.episodes.demonstrations import demonstrate
 from rl_cluster.episodes.formats import detect_format, get_format
 from rl_cluster.episodes.rendering import ChatRenderer
 from rl_cluster.errors import DataError

@@ -9,10 +9,10 @@ import uuid
 from functools import partial
 
 from actors.remote import Handle, actor
+from rl_cluster.episodes.sampling import SamplingSettings
 from rl_cluster.episodes.trajectory import Trajectory, Turn
 from rl_cluster.errors import Outcome
 from rl_cluster.inference.engine import EngineSettings, InferenceEngine
-from rl_cluster.inference.sampling import SamplingSettings
 
 
 @actor(max_concurrency=100)

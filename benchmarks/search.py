@@ -34,8 +34,8 @@ K = 10
 
 def build(folder: Path, docs: int, questions: int, reference_docs: int) -> dict[str, float]:
     """Writes the index and the questions into `folder`; measures building and rank-bm25."""
+    from rl_cluster.datasets.corpus import Corpus
     from rl_cluster.datasets.enterprise_kb.generator import generate
-    from rl_cluster.retrieval.corpus import Corpus
     from rl_cluster.retrieval.index import IndexSettings, SearchIndex
     from rl_cluster.retrieval.lexical import LexicalIndex
 

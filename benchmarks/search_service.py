@@ -57,8 +57,8 @@ class PerturbedEmbedder:
 
 def build_vectors(folder: Path, docs: int) -> dict[str, float]:
     """Writes a flat vector index of at most `VECTORS` documents into `folder`/vectors."""
+    from rl_cluster.datasets.corpus import Corpus
     from rl_cluster.datasets.enterprise_kb.generator import generate
-    from rl_cluster.retrieval.corpus import Corpus
     from rl_cluster.retrieval.index import IndexSettings, SearchIndex
 
     number = min(docs, VECTORS)

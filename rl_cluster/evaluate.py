@@ -35,12 +35,12 @@ from rl_cluster.evaluation.settings import (
 )
 
 if TYPE_CHECKING:
+    from rl_cluster.datasets.corpus import Corpus
     from rl_cluster.evaluation.kept import KeptParts
     from rl_cluster.evaluation.players.base import Player
     from rl_cluster.evaluation.report import ReportContent
     from rl_cluster.evaluation.runner import Evaluation, Stage
     from rl_cluster.evaluation.world import QuestionSet
-    from rl_cluster.retrieval.corpus import Corpus
 
 EVALUATE = Application("evaluate", "rl_cluster.evaluate", check_evaluate)
 Say = Callable[[str], None]
@@ -297,9 +297,10 @@ async def _model_player(
     from actors.remote import within
     from actors.run_parts import engine_settings, process_environment
     from rl_cluster.episodes.episode import EpisodeLimits
+    from rl_cluster.episodes.sampling import Sample, SamplingSettings
     from rl_cluster.evaluation.players.model import Model
-    from rl_cluster.inference.sampling import Sample, SamplingSettings
     from rl_cluster.learning.checkpoint_export import resolve_policy
+    from rl_cluster.rewards import get_reward
 
     rollout = config.rollout
     path = resolve_policy(system.path)
@@ -343,6 +344,7 @@ async def _model_player(
                 tokenizer,
                 system.tool_format,
                 limits,
+                get_reward("ndcg"),
                 rollout.rollout_max_concurrency,
                 rollout.rollout_max_retries,
                 name,

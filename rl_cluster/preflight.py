@@ -169,10 +169,10 @@ def _demonstrated(config: Config) -> bool:
 
 
 def _check_data(config: Config) -> None:
+    from rl_cluster.datasets.corpus import read_corpus
     from rl_cluster.datasets.manifest import is_confidential
     from rl_cluster.datasets.source import prepare_data
     from rl_cluster.datasets.tables import check_tasks, read_tasks
-    from rl_cluster.retrieval.corpus import read_corpus
 
     folder = prepare_data(config.data)
     if is_confidential(folder):
@@ -231,7 +231,7 @@ def _check_index_names(folder: Path, corpora: list[str]) -> None:
 
 def _check_size(config: Config, tasks: list[Task], sample: list[Document]) -> None:
     from rl_cluster.environments.search import SearchEnvironmentSettings
-    from rl_cluster.episodes.sizing import measure_episode
+    from rl_cluster.environments.sizing import measure_episode
     from rl_cluster.models.parts import configuration_and_tokenizer
     from rl_cluster.models.source import resolve_model
 

@@ -143,7 +143,7 @@ def corpus_to_serve(name: str, file: Path) -> str | None:
 
     Raises DataError where the file is no corpus, ConfigError where it has several and none is served under that name.
     """
-    from rl_cluster.retrieval.corpus import corpus_names
+    from rl_cluster.datasets.corpus import corpus_names
 
     names = corpus_names(file)
     if len(names) < 2:

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from rl_cluster.datasets.task import Task
+from rl_cluster.demonstrators.demonstration import Script
 from rl_cluster.environments.scripted_searcher import scripted_search
 from rl_cluster.environments.search_tools import SearchToolSettings
-from rl_cluster.episodes.demonstrations import Script
 
 
 def script(task: Task, tools: SearchToolSettings) -> Script:

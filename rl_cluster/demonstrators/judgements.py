@@ -11,11 +11,11 @@ from __future__ import annotations
 import zlib
 
 from rl_cluster.datasets.task import Task
+from rl_cluster.demonstrators.demonstration import Script
 from rl_cluster.environments.hits import parse_documents
 from rl_cluster.environments.scripted_searcher import ScriptedSearch
 from rl_cluster.environments.search import MAX_RANKING
 from rl_cluster.environments.search_tools import READ_TOOL, SearchToolSettings
-from rl_cluster.episodes.demonstrations import Script
 
 MAX_QUERY_WORDS = 32
 """Some questions are pages long; a small model would learn to copy them."""

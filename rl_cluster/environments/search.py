@@ -73,12 +73,10 @@ class SearchEnvironment:
         if not reply.calls:
             names = " or ".join(tool.name for tool in self.tools)
             malformed = ToolCall("", {}, f"no call and no answer found; use {names}, or answer: IDS")
-            return StepResult(observation=f"error: {malformed.error}", calls=[malformed])
+            return StepResult(observations=[f"error: {malformed.error}"], calls=[malformed])
         result = StepResult(calls=list(reply.calls))
-        parts = []
         for position, call in enumerate(reply.calls):
-            parts.append(await self._call(position, call, result))
-        result.observation = "\n".join(parts)
+            result.observations.append(await self._call(position, call, result))
         return result
 
     async def _call(self, position: int, call: ToolCall, result: StepResult) -> str:

@@ -12,9 +12,9 @@ from rl_cluster.errors import Outcome
 
 @dataclass
 class StepResult:
-    """What one reply led to: an observation to go on with, or an outcome that ends the episode."""
+    """What one reply led to: observations to go on with, one for each call, or an outcome that ends the episode."""
 
-    observation: str = ""
+    observations: list[str] = field(default_factory=list)
     outcome: Outcome | None = None
     ranking: list[str] = field(default_factory=list)
     calls: list[ToolCall] = field(default_factory=list)

@@ -17,11 +17,11 @@ import numpy as np
 from rl_cluster.datasets.task import Task
 from rl_cluster.episodes.environment import Environment
 from rl_cluster.episodes.formats.base import ToolFormat
-from rl_cluster.episodes.rendering import ChatRenderer
+from rl_cluster.episodes.rendering import ChatRenderer, Exchange
+from rl_cluster.episodes.reward import Reward, Rewards
+from rl_cluster.episodes.sampling import Sample, SamplingSettings
 from rl_cluster.episodes.trajectory import Trajectory, Turn, TurnTimes
 from rl_cluster.errors import EngineError, Outcome, RewardError, ToolTimeoutError, ToolUnavailableError
-from rl_cluster.inference.sampling import Sample, SamplingSettings
-from rl_cluster.rewards import Reward, Rewards
 
 Sampler = Callable[[list[int], SamplingSettings], Awaitable[Sample]]
 
@@ -107,7 +107,7 @@ async def _play(parts: EpisodeParts, environment: Environment, limits: EpisodeLi
     renderer = parts.renderer
     head = (environment.system, environment.question, environment.tools)
     prompt = renderer.first_prompt(*head)
-    exchanges: list[tuple[str, str]] = []
+    exchanges: list[Exchange] = []
     while True:
         room = limits.max_sequence_length - len(prompt)
         if room < 1:
@@ -146,6 +146,6 @@ async def _play(parts: EpisodeParts, environment: Environment, limits: EpisodeLi
         if result.outcome is not None:
             trajectory.outcome, trajectory.ranking = result.outcome, result.ranking
             return
-        turn.observations = [result.observation]
-        exchanges.append((text, result.observation))
+        turn.observations = result.observations
+        exchanges.append((text, result.observations))
         prompt = renderer.next_prompt(*head, prompt, sample.token_ids, exchanges)

@@ -20,6 +20,8 @@ _REPLY = f"{_MARK}REPLY{_MARK}"
 """Stands for the sampled reply while a continuation is rendered; foreign text never holds the mark."""
 _THOUGHT = f"{_MARK}THOUGHT{_MARK}"
 _END_OF_THINKING = "</think>"
+Exchange = tuple[str, list[str]]
+"""The text of a reply, and the observations that answered it: one for each of its calls."""
 _TIME_OF_DAY = re.compile(r"strftime_now\([^)]*%[-_]?[HIMSfpXcTRr]")
 
 
@@ -60,28 +62,23 @@ class ChatRenderer:
         tools: list[ToolSpec],
         prompt: list[int],
         sampled: list[int],
-        exchanges: list[tuple[str, str]],
+        exchanges: list[Exchange],
     ) -> list[int]:
-        """Ids of the prompt that follows `prompt` and `sampled`.
-
-        exchanges: text of the reply and observation of every turn so far, the one just sampled last.
-        """
-        reply, observation = exchanges[-1]
+        """Ids of the prompt that follows `prompt` and `sampled`. exchanges: all turns so far, the one just sampled last."""
+        reply, observations = exchanges[-1]
         if not (self.strips_thinking and _END_OF_THINKING in reply):
-            return [*prompt, *sampled, *self.continuation(system, question, tools, sampled, observation)]
+            return [*prompt, *sampled, *self.continuation(system, question, tools, sampled, observations)]
         messages = self._head(system, question)
         for text, seen in exchanges:
-            messages.append({"role": "assistant", "content": text})
-            messages.append({"role": self.observation_role, "content": self.sanitise(seen)})
+            messages += [{"role": "assistant", "content": text}, *self._observed(seen)]
         return self._encode(self._render(messages, tools, generate=True))
 
     def continuation(
-        self, system: str, question: str, tools: list[ToolSpec], sampled: list[int], observation: str
+        self, system: str, question: str, tools: list[ToolSpec], sampled: list[int], observations: list[str]
     ) -> list[int]:
-        """Ids to append after `sampled`: the rest of the assistant's turn, the observation, the next reply's head."""
+        """Ids to append after `sampled`: the rest of the assistant's turn, the observations, the next reply's head."""
         head = self._head(system, question)
-        replied = [*head, {"role": "assistant", "content": _REPLY}]
-        answered = [*replied, {"role": self.observation_role, "content": self.sanitise(observation)}]
+        answered = [*head, {"role": "assistant", "content": _REPLY}, *self._observed(observations)]
         # The sampled text itself is never rendered: a stand-in holds its place and everything up to it is cut off.
         tail = self._render(answered, tools, generate=True).rpartition(_REPLY)[2]
         last = self.tokenizer.decode(sampled[-1:]) if sampled and sampled[-1] in self.stop_token_ids else ""
@@ -140,6 +137,11 @@ class ChatRenderer:
 
     def _head(self, system: str, question: str) -> list[dict[str, str]]:
         return [{"role": "system", "content": system}, {"role": "user", "content": self.sanitise(question)}]
+
+    def _observed(self, observations: list[str]) -> list[dict[str, str]]:
+        """A message for each where the template knows tools; one of all for a user's turn, since many templates want turns to alternate."""
+        texts = observations if self.use_template_tools else ["\n".join(observations)]
+        return [{"role": self.observation_role, "content": self.sanitise(text)} for text in texts]
 
     def _render(self, messages: list[dict[str, str]], tools: list[ToolSpec], generate: bool) -> str:
         arguments: dict[str, Any] = {"tokenize": False, "add_generation_prompt": generate}

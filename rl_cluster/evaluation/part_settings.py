@@ -14,6 +14,7 @@ from typing import Any
 
 import msgspec
 
+from rl_cluster.datasets.corpus import Corpus
 from rl_cluster.evaluation.kept import Part
 from rl_cluster.evaluation.settings import (
     BaselineConfig,
@@ -25,7 +26,6 @@ from rl_cluster.evaluation.settings import (
 from rl_cluster.evaluation.world import QuestionSet
 from rl_cluster.models.embedder import embedder_digest
 from rl_cluster.models.hub import hub_commit
-from rl_cluster.retrieval.corpus import Corpus
 from rl_cluster.retrieval.settings import IndexSettings
 from rl_cluster.service.values import open_parts
 

@@ -11,6 +11,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, TypeVar
 
+from rl_cluster.datasets.corpus import Corpus, read_corpus
 from rl_cluster.datasets.tables import check_tasks
 from rl_cluster.datasets.task import Task
 from rl_cluster.environments.hits import FoundDocument
@@ -21,7 +22,6 @@ from rl_cluster.episodes.formats.base import ParsedReply, ToolFormat
 from rl_cluster.episodes.trajectory import ToolCall
 from rl_cluster.errors import ConfigError, SearchRequestError, ToolTimeoutError
 from rl_cluster.evaluation.drift.base import Drift, EvaluationSearch, noted_injections
-from rl_cluster.retrieval.corpus import Corpus, read_corpus
 from rl_cluster.retrieval.devices import Devices
 from rl_cluster.retrieval.index import SearchIndex
 from rl_cluster.retrieval.memory import check_open, open_bytes

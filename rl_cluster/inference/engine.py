@@ -19,9 +19,9 @@ from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
 from typing import Any
 
+from rl_cluster.episodes.sampling import Sample, SamplingSettings
 from rl_cluster.errors import DeadlineError, DigestMismatchError, EngineError, SupersededError, WeightSyncError
 from rl_cluster.inference.adapters import MAX_ADAPTERS, Adapter, AdapterShelf
-from rl_cluster.inference.sampling import Sample, SamplingSettings
 from rl_cluster.learning.weight_version import WeightVersion, verify_probe
 
 TRANSFER_BACKEND = "rl_cluster_shared_memory"

@@ -17,10 +17,10 @@ from dataclasses import dataclass
 from itertools import chain
 from typing import Any
 
+from rl_cluster.datasets.scripts import JOINERS, SPACED, UNSPACED
+from rl_cluster.datasets.text import clean
 from rl_cluster.errors import ConfigError
 from rl_cluster.retrieval.languages import LANGUAGES, STEMMERS, STOP_WORDS, UNMARKED
-from rl_cluster.retrieval.scripts import JOINERS, SPACED, UNSPACED
-from rl_cluster.retrieval.text import clean
 
 PLAIN_ANALYZERS = ("words", "whitespace")
 ANALYZERS = (*PLAIN_ANALYZERS, *LANGUAGES)

@@ -23,7 +23,7 @@ from rl_cluster.retrieval.passages import LONG_TEXT, Passage, passages
 from rl_cluster.retrieval.string_table import StringTable
 
 if TYPE_CHECKING:
-    from rl_cluster.retrieval.corpus import Corpus
+    from rl_cluster.datasets.corpus import Corpus
 
 _TEXT_FILE = "documents.bin"
 _ENDS_FILE = "documents.ends.npy"

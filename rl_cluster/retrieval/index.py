@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from rl_cluster.datasets.task import Document
+from rl_cluster.datasets.text import MAX_SNIPPET_CHARACTERS, MAX_TITLE_CHARACTERS, clean, limited
 from rl_cluster.errors import IndexFormatError, SearchRequestError, UnknownDocumentError
 from rl_cluster.models.embedder import Embedder
 from rl_cluster.retrieval import index_build
@@ -24,6 +25,7 @@ from rl_cluster.retrieval.documents import DocumentStore
 from rl_cluster.retrieval.exclusion import Exclusions
 from rl_cluster.retrieval.filters import FilterIndex, Filters
 from rl_cluster.retrieval.fusion import fuse, reordered
+from rl_cluster.retrieval.hit import Hit
 from rl_cluster.retrieval.index_build import content_id
 from rl_cluster.retrieval.lexical import LexicalIndex
 from rl_cluster.retrieval.manifest import check_parts, read_manifest
@@ -33,27 +35,15 @@ from rl_cluster.retrieval.rerank import CrossEncoderReranker, Reranker
 from rl_cluster.retrieval.self_check import check_answers
 from rl_cluster.retrieval.settings import PARTS, IndexSettings
 from rl_cluster.retrieval.snippets import WordTokens, best_window, best_window_of_parts
-from rl_cluster.retrieval.text import MAX_SNIPPET_CHARACTERS, MAX_TITLE_CHARACTERS, clean, limited
 
 if TYPE_CHECKING:
-    from rl_cluster.retrieval.corpus import Corpus
+    from rl_cluster.datasets.corpus import Corpus
 
-__all__ = ["MAX_K", "TOOLS", "DocumentPart", "Hit", "IndexSettings", "Query", "SearchIndex", "content_id"]
+__all__ = ["MAX_K", "TOOLS", "DocumentPart", "IndexSettings", "Query", "SearchIndex", "content_id"]
 
 TOOLS = (*PARTS, "hybrid")
 MAX_K = 100
 MAX_QUERY_CHARACTERS = 32_768
-
-
-@dataclass(frozen=True)
-class Hit:
-    """One search result. `score` is comparable within one answer only; `part` is where the snippet stands in the document."""
-
-    doc_id: str
-    title: str
-    score: float
-    snippet: str
-    part: int = 1
 
 
 @dataclass(frozen=True)
@@ -356,7 +346,7 @@ class SearchIndex:
         middle = (start + end) // 2
         part = next(p.number for p in parts if middle < p.end or p.end == len(text))
         title = limited(clean(title[: 4 * MAX_TITLE_CHARACTERS]), MAX_TITLE_CHARACTERS)
-        return Hit(doc_id, title, score, limited(clean(text[start:end]), MAX_SNIPPET_CHARACTERS), part)
+        return Hit(doc_id, title, limited(clean(text[start:end]), MAX_SNIPPET_CHARACTERS), score, part)
 
 
 def _check_request(query: Any, k: Any) -> None:

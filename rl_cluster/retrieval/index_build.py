@@ -28,7 +28,7 @@ from rl_cluster.retrieval.self_check import known_answers, rows_agree
 from rl_cluster.retrieval.settings import IndexSettings
 
 if TYPE_CHECKING:
-    from rl_cluster.retrieval.corpus import Corpus
+    from rl_cluster.datasets.corpus import Corpus
 
 _TEXT_ROWS = 4096
 

@@ -10,7 +10,7 @@ import re
 from dataclasses import dataclass
 from itertools import islice, pairwise
 
-from rl_cluster.retrieval.scripts import UNSPACED
+from rl_cluster.datasets.scripts import UNSPACED
 
 PART_WORDS = 200
 LONG_TEXT = 65_536

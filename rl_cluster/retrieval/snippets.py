@@ -8,9 +8,9 @@ from __future__ import annotations
 
 from collections.abc import Collection, Sequence
 
+from rl_cluster.datasets.text import clean
 from rl_cluster.retrieval.analysis import Analyzer
 from rl_cluster.retrieval.passages import LONG_TEXT, PART_WORDS, Passage, Words
-from rl_cluster.retrieval.text import clean
 
 DEFAULT_SNIPPET_WORDS = 24
 CHARACTERS_PER_WORD = 16

@@ -10,17 +10,17 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
+from rl_cluster.datasets.text import MAX_PART_CHARACTERS, MAX_TITLE_CHARACTERS, clean, clean_lines, limited
 from rl_cluster.errors import RLClusterError, SearchRequestError, ToolTimeoutError
 from rl_cluster.retrieval.devices import Devices
-from rl_cluster.retrieval.index import Hit, Query, SearchIndex
+from rl_cluster.retrieval.hit import Hit
+from rl_cluster.retrieval.index import Query, SearchIndex
 from rl_cluster.retrieval.manifest import read_manifest
 from rl_cluster.retrieval.memory import check_open, open_bytes
-from rl_cluster.retrieval.text import MAX_PART_CHARACTERS, MAX_TITLE_CHARACTERS, clean, clean_lines, limited
 from rl_cluster.service.values import (
     SEARCH_TOOLS,
     DocumentAnswer,
     DocumentRequest,
-    FoundHit,
     IndexDescription,
     Reply,
     Request,
@@ -140,7 +140,7 @@ def _kind(request: SearchRequest) -> str:
 def _answer(index: SearchIndex, found: list[Hit] | SearchRequestError) -> Reply:
     if isinstance(found, SearchRequestError):
         return found
-    return SearchAnswer(index.index_id, [FoundHit(h.doc_id, h.title, h.snippet, h.score, h.part) for h in found])
+    return SearchAnswer(index.index_id, found)
 
 
 def _document(index: SearchIndex, request: DocumentRequest) -> DocumentAnswer:

@@ -112,7 +112,7 @@ def _add_routes(app: FastAPI, backend: Backend, settings: HttpSettings, metrics:
             metrics.tool_call("unknown", SearchRequestError.__name__)
             raise SearchRequestError(f"There is no tool {body.tool[:80]!r} here; use one of {', '.join(searches)}.")
         answer = await _counted(metrics, body.tool, lambda: backend.search_index(asked), lambda found: len(found.hits))
-        return asdict(answer)
+        return {"index_id": answer.index_id, "hits": [hit._asdict() for hit in answer.hits]}
 
     @app.get("/v1/documents/{doc_id:path}", response_model=schema.DocumentResult)
     async def document(

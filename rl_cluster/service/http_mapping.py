@@ -11,8 +11,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+from rl_cluster.datasets.text import id_problem, limited
 from rl_cluster.errors import SearchRequestError
-from rl_cluster.retrieval.text import id_problem, limited
 
 _RANGES = ("gt", "gte", "lt", "lte")
 

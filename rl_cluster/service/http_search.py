@@ -21,13 +21,7 @@ from urllib.parse import quote
 import aiohttp
 
 from rl_cluster.config import SearchConfig
-from rl_cluster.environments.hits import FoundDocument
-from rl_cluster.environments.search_tools import ReadPart
-from rl_cluster.errors import ConfigError, SearchRequestError, ToolTimeoutError, ToolUnavailableError
-from rl_cluster.retrieval.analysis import AnalysisSettings, Analyzer
-from rl_cluster.retrieval.passages import passages
-from rl_cluster.retrieval.snippets import snippet
-from rl_cluster.retrieval.text import (
+from rl_cluster.datasets.text import (
     MAX_PART_CHARACTERS,
     MAX_SNIPPET_CHARACTERS,
     MAX_TITLE_CHARACTERS,
@@ -35,6 +29,12 @@ from rl_cluster.retrieval.text import (
     clean_lines,
     limited,
 )
+from rl_cluster.environments.hits import FoundDocument
+from rl_cluster.environments.search_tools import ReadPart
+from rl_cluster.errors import ConfigError, SearchRequestError, ToolTimeoutError, ToolUnavailableError
+from rl_cluster.retrieval.analysis import AnalysisSettings, Analyzer
+from rl_cluster.retrieval.passages import passages
+from rl_cluster.retrieval.snippets import snippet
 from rl_cluster.service.http_mapping import HttpSearchSettings, RawHit, at_path, read_hit, read_hits, search_body
 
 _TRANSIENT = (429, 502, 503, 504)

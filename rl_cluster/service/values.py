@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from rl_cluster.errors import RLClusterError
+from rl_cluster.retrieval.hit import Hit
 
 # Tool as agents know it -> the kind of search that an index answers.
 SEARCH_TOOLS = {"bm25_search": "lexical", "vector_search": "vector", "hybrid_search": "hybrid"}
@@ -81,22 +82,11 @@ class DocumentRequest:
 
 
 @dataclass(frozen=True, slots=True)
-class FoundHit:
-    """One result; title and snippet are one line each, without control characters, of limited length."""
-
-    doc_id: str
-    title: str
-    snippet: str
-    score: float
-    part: int
-
-
-@dataclass(frozen=True, slots=True)
 class SearchAnswer:
     """The results of one search, best first, and the content id of the index that gave them."""
 
     index_id: str
-    hits: list[FoundHit]
+    hits: list[Hit]
 
 
 @dataclass(frozen=True, slots=True)

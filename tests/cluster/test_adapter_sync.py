@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
+from rl_cluster.episodes.sampling import SamplingSettings
 from rl_cluster.errors import DigestMismatchError, ProbeMismatchError, WeightSyncError
 from rl_cluster.inference.engine import EngineSettings, InferenceEngine
-from rl_cluster.inference.sampling import SamplingSettings
 from rl_cluster.learning.export import adapter_config_json, adapter_modules, adapter_tensors
 from rl_cluster.learning.weight_version import Probe, WeightVersion, tensor_digest
 from tests.helpers.tiny_models import write_tiny_model

@@ -10,9 +10,9 @@ from typing import Any
 
 import pytest
 
+from rl_cluster.episodes.sampling import Sample, SamplingSettings
 from rl_cluster.errors import DigestMismatchError, EngineError, ProbeMismatchError
 from rl_cluster.inference.engine import EngineSettings, InferenceEngine
-from rl_cluster.inference.sampling import Sample, SamplingSettings
 from rl_cluster.learning.weight_version import Probe, WeightVersion, tensor_digest
 from tests.helpers.tiny_models import write_tiny_model
 

@@ -21,6 +21,7 @@ from typing import Any
 import psutil
 import pytest
 
+from rl_cluster.datasets.corpus import Corpus
 from rl_cluster.datasets.task import Document
 from rl_cluster.environments.search_tools import SearchToolSettings
 from rl_cluster.errors import (
@@ -32,7 +33,6 @@ from rl_cluster.errors import (
     ToolTimeoutError,
     ToolUnavailableError,
 )
-from rl_cluster.retrieval.corpus import Corpus
 from rl_cluster.retrieval.index import IndexSettings, SearchIndex
 from rl_cluster.serve import SERVE
 from rl_cluster.service.settings import CallLimits, ServiceSettings, service_settings

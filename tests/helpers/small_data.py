@@ -7,9 +7,9 @@ from pathlib import Path
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from rl_cluster.datasets.corpus import write_corpus
 from rl_cluster.datasets.enterprise_kb import CORPUS_NAME, generate
 from rl_cluster.datasets.tables import write_tasks
-from rl_cluster.retrieval.corpus import write_corpus
 
 SECOND_CORPUS = "kb/second"
 

@@ -8,9 +8,9 @@ from pathlib import Path
 
 import numpy as np
 
+from rl_cluster.datasets.corpus import Corpus
 from rl_cluster.datasets.task import Document
 from rl_cluster.errors import RLClusterError, ToolUnavailableError
-from rl_cluster.retrieval.corpus import Corpus
 from rl_cluster.retrieval.index import IndexSettings, SearchIndex
 from rl_cluster.service.catalog import IndexCatalog
 from rl_cluster.service.values import (

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from pathlib import Path
 
+from rl_cluster.datasets.corpus import write_corpus
 from rl_cluster.datasets.tables import write_tasks
 from rl_cluster.datasets.task import Document, Task
 from rl_cluster.environments.search import SearchEnvironmentSettings
 from rl_cluster.evaluation.drift.base import Drift
 from rl_cluster.evaluation.question_sets import question_sets
 from rl_cluster.evaluation.world import QuestionSet, World, open_world
-from rl_cluster.retrieval.corpus import write_corpus
 from rl_cluster.retrieval.settings import IndexSettings
 
 PLACES = (

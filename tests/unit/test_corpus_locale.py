@@ -9,7 +9,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from actors.index_builder import build_index
-from rl_cluster.retrieval.corpus import read_corpus
+from rl_cluster.datasets.corpus import read_corpus
 from rl_cluster.retrieval.index import SearchIndex
 from tests.helpers.configuration import load_config
 from tests.helpers.prepared import prepare_fixture, run_prepare, write_own

@@ -11,11 +11,11 @@ import numpy as np
 import pytest
 import torch
 
+from rl_cluster.datasets.corpus import Corpus
 from rl_cluster.errors import ConfigError
 from rl_cluster.models.embedder import SentenceEmbedder, most_tokens
 from rl_cluster.models.steady_batches import can_batch
 from rl_cluster.retrieval import vector
-from rl_cluster.retrieval.corpus import Corpus
 from rl_cluster.retrieval.devices import Devices, devices_from_config
 from rl_cluster.retrieval.index import IndexSettings, Query, SearchIndex, content_id
 from rl_cluster.retrieval.rerank import CrossEncoderReranker

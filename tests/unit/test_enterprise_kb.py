@@ -7,13 +7,13 @@ import re
 
 import pytest
 
+from rl_cluster.datasets.corpus import Corpus, read_corpus
 from rl_cluster.datasets.enterprise_kb import generate
 from rl_cluster.datasets.tables import check_tasks, read_tasks
 from rl_cluster.environments.hits import FoundDocument, format_documents, parse_documents
 from rl_cluster.environments.scripted_searcher import description, scripted_search
 from rl_cluster.errors import DataError
 from rl_cluster.models.embedder import SentenceEmbedder
-from rl_cluster.retrieval.corpus import Corpus, read_corpus
 from rl_cluster.retrieval.index import IndexSettings, SearchIndex
 
 SIZE, SEED = 2_000, 0

@@ -12,13 +12,14 @@ import numpy as np
 import pytest
 
 from rl_cluster.datasets.task import Task
+from rl_cluster.demonstrators.demonstration import demonstrate
 from rl_cluster.environments.hits import FoundDocument, format_documents
 from rl_cluster.environments.search import SearchEnvironment, SearchEnvironmentSettings
 from rl_cluster.environments.search_tools import ReadPart
-from rl_cluster.episodes.demonstrations import demonstrate
 from rl_cluster.episodes.episode import EpisodeLimits, EpisodeParts, run_episode
 from rl_cluster.episodes.formats import get_format
 from rl_cluster.episodes.rendering import ChatRenderer
+from rl_cluster.episodes.sampling import Sample, SamplingSettings
 from rl_cluster.episodes.trajectory import ToolCall, Trajectory
 from rl_cluster.errors import (
     DataError,
@@ -29,7 +30,6 @@ from rl_cluster.errors import (
     ToolTimeoutError,
     ToolUnavailableError,
 )
-from rl_cluster.inference.sampling import Sample, SamplingSettings
 from rl_cluster.models.source import resolve_model
 from rl_cluster.rewards import Reward, Rewards, get_reward
 from rl_cluster.sequences.extension import rows_from_trajectory

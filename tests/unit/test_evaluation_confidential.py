@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 
+from rl_cluster.datasets.corpus import read_corpus
 from rl_cluster.datasets.manifest import is_confidential
 from rl_cluster.datasets.tables import read_tasks
 from rl_cluster.datasets.task import Task
@@ -18,7 +19,6 @@ from rl_cluster.errors import DataError, Outcome
 from rl_cluster.evaluate import EVALUATE, run
 from rl_cluster.evaluation.confidential import WITHHELD, withhold_texts
 from rl_cluster.evaluation.records import record_of
-from rl_cluster.retrieval.corpus import read_corpus
 from tests.helpers.chat_server import Answer, chat_server, completion
 from tests.helpers.prepared import prepare_fixture
 

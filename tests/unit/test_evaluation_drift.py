@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from rl_cluster.datasets.corpus import write_corpus
 from rl_cluster.datasets.tables import write_tasks
 from rl_cluster.datasets.task import Document, Task
 from rl_cluster.environments.search import SearchEnvironmentSettings
@@ -27,7 +28,6 @@ from rl_cluster.evaluation.records import record_of
 from rl_cluster.evaluation.runner import Evaluation, Played, report_of
 from rl_cluster.evaluation.summary import EpisodeRecord
 from rl_cluster.evaluation.world import World, check_documents, open_world
-from rl_cluster.retrieval.corpus import write_corpus
 from tests.helpers.configuration import load_config
 from tests.helpers.small_world import LEXICAL, SETTINGS, pump_questions, pump_world
 
@@ -57,7 +57,7 @@ def call(name: str = "bm25_search", **arguments: object) -> ParsedReply:
 def test_undisturbed_world_finds_every_page(tmp_path: Path) -> None:
     world = pump_world(tmp_path)
     assert min(scores(world)) > 0.7
-    assert "pumps-0 | Page north" in step(world, call(query="north pump")).observation
+    assert "pumps-0 | Page north" in step(world, call(query="north pump")).observations[0]
 
 
 def test_documents_removed_stay_in_the_ideal_ranking(tmp_path: Path) -> None:
@@ -73,7 +73,7 @@ def test_documents_replaced_take_their_gains_along(tmp_path: Path) -> None:
     assert set(world.tasks[0].gains) == {"pumps-0-v2", "pumps-1-v2"}
     assert world.tasks[0].task_id == "pumps-q0"
     assert min(scores(world)) > 0.7
-    assert "replaces pumps-0" in step(world, call(query="north pump")).observation
+    assert "replaces pumps-0" in step(world, call(query="north pump")).observations[0]
 
 
 def test_distractors_join_and_keep_the_old_documents(tmp_path: Path) -> None:
@@ -139,7 +139,7 @@ def test_tools_renamed_answer_to_the_new_name_alone(tmp_path: Path, tool_format:
     environment = world.episode(world.tasks[0], 0, get_format(tool_format))
     assert [tool.name for tool in environment.tools] == ["find_words"]
     assert "bm25_search" not in environment.system
-    assert "pumps-0" in step(world, call("find_words", query="north pump")).observation
+    assert "pumps-0" in step(world, call("find_words", query="north pump")).observations[0]
 
 
 def test_schema_changed_shows_and_reads_other_arguments(tmp_path: Path) -> None:
@@ -147,7 +147,7 @@ def test_schema_changed_shows_and_reads_other_arguments(tmp_path: Path) -> None:
     environment = world.episode(world.tasks[0], 0, get_format("hermes"))
     assert set(environment.tools[0].parameters["properties"]) == {"text", "limit"}
     assert environment.tools[0].parameters["required"] == ["text"]
-    observation = step(world, call(text="north pump", limit=1)).observation
+    observation = step(world, call(text="north pump", limit=1)).observations[0]
     assert observation.startswith("pumps-0")
     assert len(observation.splitlines()) == 1
 
@@ -187,7 +187,7 @@ def test_search_failing_is_seen_tagged_and_no_infrastructure_failure(tmp_path: P
     tools = SearchEnvironmentSettings(4, 4, 10, ("bm25_search", "vector_search"))
     world = pump_world(tmp_path, get_drift({"name": "search_failing", "rate": 1.0}), tools)
     result = step(world, call(query="pump"))
-    assert result.observation == "error: bm25_search did not answer, try again (injected)"
+    assert result.observations[0] == "error: bm25_search did not answer, try again (injected)"
     played = asyncio.run(Scripted().play(world, world.tasks[0], 0))
     record = record_of(played, world.tasks[0])
     assert (record.injected, record.searches, record.malformed_calls) == (1, 1, 0)
@@ -242,7 +242,7 @@ def test_search_slow_as_long_as_the_deadline_is_seen_tagged_and_no_infrastructur
     drift = get_drift({"name": "search_slow", "rate": 1.0, "delay_s": 0.01})
     late = pump_world(tmp_path, drift, timeout_s=0.01)
     result = step(late, call(query="north pump"))
-    assert result.observation == "error: bm25_search did not answer in time, try again (injected)"
+    assert result.observations[0] == "error: bm25_search did not answer in time, try again (injected)"
     assert [found.injected for found in result.calls] == [True]
     played = asyncio.run(Baseline("bm25_search").play(late, late.tasks[0], 0))
     record = record_of(played, late.tasks[0])
@@ -266,7 +266,7 @@ def test_search_slow_tags_the_slowed_searches_alone(tmp_path: Path) -> None:
 def test_empty_and_random_retrievers_leave_nothing_to_find(tmp_path: Path) -> None:
     empty = drifted(tmp_path, "empty_retriever")
     assert scores(empty) == [0.0] * 12
-    assert step(empty, call(query="pump")).observation == "nothing found"
+    assert step(empty, call(query="pump")).observations[0] == "nothing found"
     chance = drifted(tmp_path, "random_retriever")
     ids = step(chance, call(query="pump", k=5)).found_ids
     assert len(set(ids)) == 5

@@ -67,6 +67,23 @@ def searcher(body: dict[str, Any]) -> Answer:
     return completion("answer: " + " ".join(line.split(" | ")[0] for line in observations[-1].splitlines()))
 
 
+def test_endpoint_several_native_calls_are_each_answered_by_a_message_of_their_own(world: World) -> None:
+    seen: list[list[str]] = []
+
+    def twice(body: dict[str, Any]) -> Answer:
+        seen.append([m["content"] for m in body["messages"] if m["role"] == "tool"])
+        if seen[-1]:
+            return completion("answer: pumps-0")
+        return completion(calls=[("bm25_search", {"query": "north pump", "k": 1}), ("no_such_tool", {})])
+
+    with chat_server(twice) as server:
+        played = play(server, world)
+    assert seen == [[], played.turns[0].observations]
+    first, second = seen[1]
+    assert first.startswith("pumps-0")
+    assert second.startswith("error: there is no tool 'no_such_tool'")
+
+
 def test_endpoint_native_tools_searches_and_answers(world: World) -> None:
     with chat_server(searcher) as server:
         played = play(server, world)

@@ -15,6 +15,7 @@ import pytest
 from rl_cluster.datasets.task import Task
 from rl_cluster.environments.hits import FoundDocument
 from rl_cluster.episodes.episode import EpisodeLimits
+from rl_cluster.episodes.sampling import Sample, SamplingSettings
 from rl_cluster.episodes.trajectory import Trajectory
 from rl_cluster.errors import ConfigError, EngineError, Outcome, ToolTimeoutError
 from rl_cluster.evaluation.drift.base import Asked, ChangedSearch
@@ -25,9 +26,8 @@ from rl_cluster.evaluation.players.model import Model, check_context
 from rl_cluster.evaluation.players.scripted import Scripted
 from rl_cluster.evaluation.records import record_of
 from rl_cluster.evaluation.summary import EpisodeRecord, summarise
-from rl_cluster.inference.sampling import Sample, SamplingSettings
 from rl_cluster.models.source import resolve_model
-from rl_cluster.rewards import Rewards
+from rl_cluster.rewards import Rewards, get_reward
 from rl_cluster.tracking.evaluation_metrics import reward_metrics
 from tests.helpers.configuration import load_config
 from tests.helpers.small_world import SETTINGS, pump_world
@@ -52,7 +52,7 @@ def player(tokenizer: Any, replies: list[str | Exception], retries: int = 2) -> 
         ids = [*tokenizer.encode(reply, add_special_tokens=False), tokenizer.eos_token_id]
         return Sample(ids, [-0.1] * len(ids), [0] * len(ids), "stop", 0.0, 0.0, 0.0, 0)
 
-    return Model(sampler, tokenizer, "plain", LIMITS, concurrency=4, retries=retries)
+    return Model(sampler, tokenizer, "plain", LIMITS, get_reward("ndcg"), concurrency=4, retries=retries)
 
 
 def test_model_searches_and_is_asked_again_after_an_engine_failure(

@@ -8,10 +8,10 @@ from typing import Any
 import pytest
 from huggingface_hub import constants
 
+from rl_cluster.datasets.corpus import Corpus
 from rl_cluster.errors import ModelError
 from rl_cluster.models.embedder import DEFAULT_EMBEDDER, embedder_commit, embedder_digest, resolve_embedder
 from rl_cluster.models.hub import hub_commit
-from rl_cluster.retrieval.corpus import Corpus
 from rl_cluster.retrieval.index import IndexSettings, SearchIndex, content_id
 from rl_cluster.retrieval.shards import cut, shard_folder
 from tests.helpers.small_index import documents

@@ -43,6 +43,13 @@ def test_layout_room_imports_what_the_table_says_and_no_more(room: str) -> None:
     assert {"config" if name.startswith("config") else name for name in found} == documented()[room]
 
 
+def test_layout_rooms_import_rooms_above_them_alone() -> None:
+    above: set[str] = set()
+    for room, allowed in documented().items():
+        assert allowed & set(ROOMS) <= above, room
+        above.add(room)
+
+
 def test_invariants_are_each_named_by_a_test() -> None:
     text = (ROOT / "CONTRIBUTING.md").read_text(encoding="utf-8").partition("## Invariants")[2].partition("\n## ")[0]
     listed = {int(number) for number in re.findall(r"^(\d+)\. ", text, re.M)}

@@ -13,12 +13,12 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
+from rl_cluster.datasets.corpus import CORPUS_SCHEMA, write_corpus
 from rl_cluster.datasets.tables import write_tasks
 from rl_cluster.datasets.task import Document, Task
 from rl_cluster.errors import CheckpointError, ClusterError, ConfigError, DataError, ModelError, RLClusterError
 from rl_cluster.models.parts import weight_bytes
 from rl_cluster.preflight import _check_model, asked, check_inputs, check_inputs_apart
-from rl_cluster.retrieval.corpus import CORPUS_SCHEMA, write_corpus
 from tests.helpers.configuration import load_config
 from tests.helpers.tiny_models import write_tiny_model
 

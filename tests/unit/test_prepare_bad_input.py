@@ -12,8 +12,8 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
+from rl_cluster.datasets.corpus import read_corpus
 from rl_cluster.errors import DataError
-from rl_cluster.retrieval.corpus import read_corpus
 from tests.helpers.prepared import FIXTURES, expected, run_prepare, write_jsonl, write_own
 
 TASK = {"query_id": "a", "prompt": "a?", "gains": ["d1"]}

@@ -14,12 +14,12 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
+from rl_cluster.datasets.corpus import read_corpus
 from rl_cluster.datasets.preparation import corpus_writer
 from rl_cluster.datasets.preparation.corpus_writer import MAX_ROW_GROUP_BYTES
 from rl_cluster.datasets.tables import MISSING, check_tasks, read_tasks
 from rl_cluster.errors import ConfigError, DataError
 from rl_cluster.prepare import PREPARE, run
-from rl_cluster.retrieval.corpus import read_corpus
 from tests.helpers.prepared import FIXTURES, expected, prepare_fixture, run_prepare, write_own
 
 ROOT = Path(__file__).resolve().parents[2]

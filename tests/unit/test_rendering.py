@@ -26,6 +26,8 @@ LLAMA3_SPLIT = r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}{1,3
 FAMILIES = ["chatml", "hermes", "qwen3_coder", "llama3"]
 QUESTION = "Which runbook covers the pump that cools the north hall?"
 OBSERVATION = "d1 | Pump PMP-1234-X | cools the north hall\nd2 | Runbook | steps to recover"
+TurnTexts = tuple[str, ...]
+"""A reply and the observations of its calls, one or more."""
 
 
 @dataclass
@@ -39,8 +41,12 @@ class Family:
     def first(self, question: str = QUESTION) -> list[int]:
         return self.renderer.first_prompt(self.system, question, TOOLS)
 
-    def after(self, sampled: list[int], observation: str, question: str = QUESTION) -> list[int]:
-        return self.renderer.continuation(self.system, question, TOOLS, sampled, observation)
+    def after(self, sampled: list[int], *observations: str, question: str = QUESTION) -> list[int]:
+        return self.renderer.continuation(self.system, question, TOOLS, sampled, list(observations))
+
+    def next(self, prompt: list[int], sampled: list[int], turns: list[TurnTexts]) -> list[int]:
+        exchanges = [(reply, observations) for reply, *observations in turns]
+        return self.renderer.next_prompt(self.system, QUESTION, TOOLS, prompt, sampled, exchanges)
 
     def ids(self, text: str) -> list[int]:
         return self.renderer.tokenizer.encode(text, add_special_tokens=False)
@@ -52,16 +58,17 @@ class Family:
         special = set(self.renderer.tokenizer.get_added_vocab().values())
         return [i for i in ids if i in special]
 
-    def at_once(self, turns: list[tuple[str, str]], question: str = QUESTION) -> list[int]:
+    def at_once(self, turns: list[TurnTexts], question: str = QUESTION) -> list[int]:
         """The ids of the whole conversation, which an inference server would send for the next reply."""
         renderer = self.renderer
         messages = [
             {"role": "system", "content": self.system},
             {"role": "user", "content": renderer.sanitise(question)},
         ]
-        for reply, observation in turns:
+        for reply, *observations in turns:
             messages.append({"role": "assistant", "content": reply})
-            messages.append({"role": renderer.observation_role, "content": renderer.sanitise(observation)})
+            texts = observations if renderer.use_template_tools else ["\n".join(observations)]
+            messages += [{"role": renderer.observation_role, "content": renderer.sanitise(text)} for text in texts]
         tools: Any = [tool.as_json() for tool in TOOLS] if renderer.use_template_tools else None
         text = renderer.tokenizer.apply_chat_template(messages, tools=tools, tokenize=False, add_generation_prompt=True)
         return self.ids(text)
@@ -106,12 +113,12 @@ def family(request: pytest.FixtureRequest, families: dict[str, Family]) -> Famil
     return families[request.param]
 
 
-def play(family: Family, turns: list[tuple[str, str]]) -> list[int]:
+def play(family: Family, turns: list[TurnTexts]) -> list[int]:
     """The ids sent for the reply after these turns, extended turn by turn; the model ends each reply itself."""
     ids = family.first()
-    for reply, observation in turns:
+    for reply, *observations in turns:
         sampled = family.ids(reply + family.end)
-        ids = [*ids, *sampled, *family.after(sampled, observation)]
+        ids = [*ids, *sampled, *family.after(sampled, *observations)]
     return ids
 
 
@@ -166,31 +173,48 @@ def test_continuation_three_turns_equals_rendering_at_once(family: Family) -> No
     assert play(family, turns) == family.at_once(turns)
 
 
+def test_continuation_several_calls_are_answered_by_a_message_each_where_the_template_knows_tools(
+    family: Family,
+) -> None:
+    sampled = family.ids("two calls" + family.end)
+    after = family.text(family.after(sampled, "first answer", "second answer"))
+    one = family.text(family.after(sampled, "first answer"))
+    assert after.index("first answer") < after.index("second answer")
+    if family.renderer.use_template_tools:
+        assert "first answer\nsecond answer" not in after
+        assert after.count("</tool_response>") == 2 * one.count("</tool_response>")
+        assert after.count("ipython") == 2 * one.count("ipython")
+    else:
+        assert "first answer\nsecond answer" in after
+        assert family.special_ids(family.ids(after)) == family.special_ids(family.ids(one))
+
+
 words = st.text(st.sampled_from("abc XYZ01-:|.,()'\"{}<>\\/_\n\u00e9\u4e2d\U0001f600"), max_size=30)
+answered = st.lists(words, min_size=2, max_size=4).map(tuple)
 
 
 @pytest.mark.parametrize("name", FAMILIES)
-@given(turns=st.lists(st.tuples(words, words), min_size=1, max_size=4))
+@given(turns=st.lists(answered, min_size=1, max_size=4))
 @settings(max_examples=30, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 def test_continuation_random_turns_equal_rendering_at_once(
-    families: dict[str, Family], name: str, turns: list[tuple[str, str]]
+    families: dict[str, Family], name: str, turns: list[TurnTexts]
 ) -> None:
     check_extension(families[name], turns)
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", FAMILIES)
-@given(turns=st.lists(st.tuples(words, words), min_size=1, max_size=6))
+@given(turns=st.lists(answered, min_size=1, max_size=6))
 @settings(max_examples=1000, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 def test_continuation_a_thousand_scripts_equal_rendering_at_once(
-    families: dict[str, Family], name: str, turns: list[tuple[str, str]]
+    families: dict[str, Family], name: str, turns: list[TurnTexts]
 ) -> None:
     check_extension(families[name], turns)
 
 
-def check_extension(family: Family, turns: list[tuple[str, str]]) -> None:
+def check_extension(family: Family, turns: list[TurnTexts]) -> None:
     """Replies without blanks around them, which some templates trim: what was sampled stays as it was sampled."""
-    turns = [(reply.strip(), observation) for reply, observation in turns]
+    turns = [(reply.strip(), *observations) for reply, *observations in turns]
     assert play(family, turns) == family.at_once(turns)
 
 
@@ -204,9 +228,7 @@ def test_next_prompt_thinking_that_the_template_strips_is_rendered_anew(families
     prompts = [family.first()]
     for number in range(1, 4):
         sampled = family.ids(turns[number - 1][0] + "<|im_end|>")
-        prompts.append(
-            family.renderer.next_prompt(family.system, QUESTION, TOOLS, prompts[-1], sampled, turns[:number])
-        )
+        prompts.append(family.next(prompts[-1], sampled, turns[:number]))
         assert prompts[-1] == family.at_once(turns[:number])
     assert all("first the code" not in family.text(prompt) for prompt in prompts)
     assert "then the name" not in family.text(prompts[3])
@@ -236,14 +258,14 @@ def test_next_prompt_a_thousand_scripts_of_thinking_equal_rendering_at_once(
 
 def check_thinking(family: Family, script: list[tuple[str | None, str, str]]) -> None:
     """Turns of thinking, which the template strips, or None for none; a reply; an observation."""
-    turns: list[tuple[str, str]] = []
+    turns: list[TurnTexts] = []
     prompt = family.first()
     for thinking, reply, observation in script:
         thought = "" if thinking is None else f"<think>\n{thinking.strip()}\n</think>\n\n"
         turns.append((thought + reply.strip(), observation))
         sampled = family.ids(turns[-1][0] + family.end)
         before = prompt
-        prompt = family.renderer.next_prompt(family.system, QUESTION, TOOLS, before, sampled, turns)
+        prompt = family.next(before, sampled, turns)
         assert prompt == family.at_once(turns)
         if thinking is None:  # the row goes on: nothing that was sent or sampled is produced again
             assert prompt[: len(before) + len(sampled)] == [*before, *sampled]
@@ -255,7 +277,7 @@ def test_next_prompt_template_that_keeps_replies_extends_the_ids(families: dict[
     assert family.renderer.strips_thinking is False
     reply = "<think>\nfirst\n</think>\n\nbm25_search: A"
     prompt, sampled = family.first(), family.ids(reply)
-    after = family.renderer.next_prompt(family.system, QUESTION, TOOLS, prompt, sampled, [(reply, OBSERVATION)])
+    after = family.next(prompt, sampled, [(reply, OBSERVATION)])
     assert after == [*prompt, *sampled, *family.after(sampled, OBSERVATION)]
 
 
@@ -332,7 +354,7 @@ def test_continuation_document_cannot_open_a_turn(family: Family, hostile: str) 
 def test_first_prompt_question_cannot_open_a_turn(family: Family, hostile: str) -> None:
     assert family.special_ids(family.first(hostile)) == family.special_ids(family.first("a question"))
     sampled = family.ids("x" + family.end)
-    assert family.after(sampled, OBSERVATION, hostile) == family.after(sampled, OBSERVATION)
+    assert family.after(sampled, OBSERVATION, question=hostile) == family.after(sampled, OBSERVATION)
 
 
 def test_every_special_token_in_a_document_is_taken_apart(family: Family) -> None:

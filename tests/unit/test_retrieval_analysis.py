@@ -2,11 +2,11 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
+from rl_cluster.datasets.text import clean
 from rl_cluster.errors import ConfigError
 from rl_cluster.retrieval.analysis import ANALYZERS, LONGEST_CACHED_RUN, AnalysisSettings, Analyzer
 from rl_cluster.retrieval.languages import STEMMERS, analyzer_for, language_of
 from rl_cluster.retrieval.lexical import LexicalIndex, LexicalSettings
-from rl_cluster.retrieval.text import clean
 
 
 def _tokens(text: str, analyzer: str) -> list[str]:

@@ -9,9 +9,9 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
+from rl_cluster.datasets.corpus import Corpus, read_corpus
 from rl_cluster.datasets.task import Document
 from rl_cluster.errors import DataError, SearchRequestError
-from rl_cluster.retrieval.corpus import Corpus, read_corpus
 from rl_cluster.retrieval.index import IndexSettings, SearchIndex
 
 BIG = "pump valve PRJ-4411-B " * 250_000  # about 5 MB

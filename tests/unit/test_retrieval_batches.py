@@ -7,9 +7,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from rl_cluster.datasets.corpus import Corpus
 from rl_cluster.errors import ConfigError, SearchRequestError
 from rl_cluster.models.embedder import SentenceEmbedder, encode_queries
-from rl_cluster.retrieval.corpus import Corpus
 from rl_cluster.retrieval.index import IndexSettings, Query, SearchIndex
 from rl_cluster.retrieval.memory import check_build, machine_gib, vector_bytes
 from rl_cluster.retrieval.vector import VectorIndex

@@ -5,9 +5,9 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
+from rl_cluster.datasets.corpus import Corpus, corpus_names, read_corpus, write_corpus
 from rl_cluster.datasets.task import Document
 from rl_cluster.errors import DataError
-from rl_cluster.retrieval.corpus import Corpus, corpus_names, read_corpus, write_corpus
 
 DOCS = [
     Document("a", "First", "one two", {"kind": "wiki", "nested": {"x": 1}}),

@@ -5,15 +5,15 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from rl_cluster.datasets.corpus import Corpus
+from rl_cluster.datasets.scripts import UNSPACED
 from rl_cluster.datasets.task import Document
+from rl_cluster.datasets.text import clean
 from rl_cluster.errors import SearchRequestError
 from rl_cluster.retrieval.analysis import Analyzer
-from rl_cluster.retrieval.corpus import Corpus
 from rl_cluster.retrieval.index import IndexSettings, SearchIndex
 from rl_cluster.retrieval.passages import LONG_TEXT, Words, passages
-from rl_cluster.retrieval.scripts import UNSPACED
 from rl_cluster.retrieval.snippets import WordTokens, best_window, best_window_of_parts, snippet
-from rl_cluster.retrieval.text import clean
 
 
 @given(text=st.text(max_size=300), size=st.integers(1, 20))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from rl_cluster.retrieval.corpus import Corpus
+from rl_cluster.datasets.corpus import Corpus
 from rl_cluster.retrieval.exclusion import Exclusions
 from rl_cluster.retrieval.index import IndexSettings, Query, SearchIndex
 from tests.helpers.small_index import documents

@@ -2,9 +2,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from rl_cluster.datasets.corpus import Corpus
 from rl_cluster.datasets.task import Document
 from rl_cluster.errors import IndexFormatError, SearchRequestError
-from rl_cluster.retrieval.corpus import Corpus
 from rl_cluster.retrieval.filters import FilterIndex
 from rl_cluster.retrieval.index import IndexSettings, SearchIndex
 

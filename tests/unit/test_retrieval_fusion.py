@@ -4,9 +4,9 @@ from typing import Any
 import numpy as np
 import pytest
 
+from rl_cluster.datasets.corpus import Corpus
 from rl_cluster.datasets.task import Document
 from rl_cluster.errors import ConfigError, ModelError
-from rl_cluster.retrieval.corpus import Corpus
 from rl_cluster.retrieval.fusion import FusionSettings, fuse, reordered
 from rl_cluster.retrieval.index import IndexSettings, SearchIndex
 from rl_cluster.retrieval.rerank import CrossEncoderReranker

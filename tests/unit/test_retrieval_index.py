@@ -3,10 +3,10 @@ import json
 import numpy as np
 import pytest
 
+from rl_cluster.datasets.corpus import Corpus
 from rl_cluster.datasets.task import Document
 from rl_cluster.errors import ConfigError, IndexFormatError, ModelError, SearchRequestError
 from rl_cluster.models.embedder import SentenceEmbedder, resolve_embedder
-from rl_cluster.retrieval.corpus import Corpus
 from rl_cluster.retrieval.index import IndexSettings, SearchIndex, content_id
 from rl_cluster.retrieval.lexical import LexicalSettings
 

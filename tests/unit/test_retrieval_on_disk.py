@@ -8,11 +8,11 @@ from concurrent.futures import ThreadPoolExecutor
 import numpy as np
 import pytest
 
+from rl_cluster.datasets.corpus import Corpus
 from rl_cluster.datasets.task import Document
 from rl_cluster.errors import IndexBuildError, IndexFormatError, ModelError
 from rl_cluster.retrieval import embeddings
 from rl_cluster.retrieval.analysis import AnalysisSettings
-from rl_cluster.retrieval.corpus import Corpus
 from rl_cluster.retrieval.index import IndexSettings, Query, SearchIndex, content_id
 from rl_cluster.retrieval.lexical import LexicalSettings
 from rl_cluster.retrieval.vector_settings import VectorSettings

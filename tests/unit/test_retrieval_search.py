@@ -4,12 +4,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from rank_bm25 import BM25Okapi
 
+from rl_cluster.datasets.text import clean
 from rl_cluster.errors import ConfigError
 from rl_cluster.retrieval.analysis import AnalysisSettings, Analyzer
 from rl_cluster.retrieval.lexical import LexicalIndex, LexicalSettings
 from rl_cluster.retrieval.ordering import top_positions
 from rl_cluster.retrieval.snippets import snippet
-from rl_cluster.retrieval.text import clean
 from rl_cluster.retrieval.vector import VectorIndex
 
 PLAIN = AnalysisSettings(stem=False, stop_words=False)

@@ -8,9 +8,9 @@ from typing import Any
 
 import pytest
 
+from rl_cluster.datasets.corpus import Corpus
 from rl_cluster.datasets.task import Document
 from rl_cluster.errors import ConfigError, IndexBuildError, IndexFormatError, SearchRequestError
-from rl_cluster.retrieval.corpus import Corpus
 from rl_cluster.retrieval.index import IndexSettings, SearchIndex
 from rl_cluster.retrieval.shards import cut, shard_folder
 from rl_cluster.service import catalog

@@ -17,9 +17,9 @@ from rl_cluster.environments.search import SearchEnvironmentSettings
 from rl_cluster.episodes.episode import EpisodeLimits, EpisodeParts
 from rl_cluster.episodes.formats import get_format
 from rl_cluster.episodes.rendering import ChatRenderer
+from rl_cluster.episodes.sampling import Sample, SamplingSettings
 from rl_cluster.episodes.trajectory import Trajectory, TurnTimes
 from rl_cluster.errors import EngineError, Outcome, ToolTimeoutError
-from rl_cluster.inference.sampling import Sample, SamplingSettings
 from rl_cluster.models.source import resolve_model
 from rl_cluster.rewards import get_reward
 

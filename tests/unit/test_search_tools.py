@@ -74,7 +74,7 @@ def play(*replies: str) -> tuple[list[str], Service, list]:
         seen, found = [], []
         for reply in replies:
             result = await environment.step(format_.parse(reply, environment.tools))
-            seen.append(result.observation)
+            seen += result.observations
             found.append(result.found_ids)
         return seen, service, found
 

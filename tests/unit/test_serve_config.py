@@ -7,10 +7,10 @@ from pathlib import Path
 
 import pytest
 
+from rl_cluster.datasets.corpus import Corpus, write_corpus
 from rl_cluster.datasets.task import Document
 from rl_cluster.environments.search_tools import SearchToolSettings
 from rl_cluster.errors import ConfigError, DataError, IndexFormatError
-from rl_cluster.retrieval.corpus import Corpus, write_corpus
 from rl_cluster.retrieval.index import IndexSettings, SearchIndex
 from rl_cluster.retrieval.memory import open_bytes
 from rl_cluster.serve import SERVE, check_folders, corpus_to_serve

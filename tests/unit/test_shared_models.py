@@ -12,10 +12,10 @@ from typing import Any
 import numpy as np
 import pytest
 
+from rl_cluster.datasets.corpus import Corpus
 from rl_cluster.models.cutting import CHARACTERS_PER_TOKEN, beginning
 from rl_cluster.models.embedder import DEFAULT_EMBEDDER, SentenceEmbedder, resolve_embedder
 from rl_cluster.models.shared import shared_model
-from rl_cluster.retrieval.corpus import Corpus
 from rl_cluster.retrieval.index import IndexSettings, SearchIndex
 from rl_cluster.retrieval.rerank import CrossEncoderReranker
 from rl_cluster.service.catalog import IndexCatalog

@@ -10,12 +10,12 @@ from pathlib import Path
 from random import Random
 from typing import Any
 
+from rl_cluster.datasets.corpus import write_corpus
 from rl_cluster.datasets.enterprise_kb.documents import mean_words, office_documents, slots, write_document
 from rl_cluster.datasets.enterprise_kb.plan import CollectionPlan, plan_collection
 from rl_cluster.datasets.enterprise_kb.questions import flavours, gains, question
 from rl_cluster.datasets.tables import write_tasks
 from rl_cluster.datasets.task import Document, Task
-from rl_cluster.retrieval.corpus import write_corpus
 
 CORPUS_NAME = "enterprise_kb"
 

@@ -14,8 +14,8 @@ from collections.abc import Iterable
 
 from rl_cluster.datasets.preparation.converter import Draft
 from rl_cluster.datasets.preparation.report import Report
+from rl_cluster.datasets.scripts import SPACED, UNSPACED
 from rl_cluster.datasets.task import Document
-from rl_cluster.retrieval.scripts import SPACED, UNSPACED
 
 _WORD = re.compile(f"[{SPACED}]+|[{UNSPACED}]")
 

@@ -10,12 +10,12 @@ from types import TracebackType
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from rl_cluster.datasets.corpus import CORPUS_SCHEMA
 from rl_cluster.datasets.preparation.ids import document_id
 from rl_cluster.datasets.preparation.report import Report
 from rl_cluster.datasets.task import Document
+from rl_cluster.datasets.text import ID_RULE, limited
 from rl_cluster.errors import DataError
-from rl_cluster.retrieval.corpus import CORPUS_SCHEMA
-from rl_cluster.retrieval.text import ID_RULE, limited
 
 MAX_ROW_GROUP_BYTES = 64 << 20
 _FLUSH_BYTES = 56 << 20  # what Parquet adds to the bytes of the columns must find room too

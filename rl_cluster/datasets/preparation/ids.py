@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 
-from rl_cluster.retrieval.text import ID_BREAKS, MAX_ID_CHARACTERS, id_problem
+from rl_cluster.datasets.text import ID_BREAKS, MAX_ID_CHARACTERS, id_problem
 
 _DIGITS = 16
 

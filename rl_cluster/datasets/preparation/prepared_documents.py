@@ -9,9 +9,9 @@ from pathlib import Path
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from rl_cluster.datasets.corpus import CORPUS_SCHEMA, corpus_names
 from rl_cluster.datasets.task import Document
 from rl_cluster.errors import DataError
-from rl_cluster.retrieval.corpus import CORPUS_SCHEMA, corpus_names
 
 _BATCH_ROWS = 512
 

@@ -141,27 +141,23 @@ class Endpoint:
             if result.outcome is not None:
                 trajectory.outcome, trajectory.ranking = result.outcome, result.ranking
                 return
-            turn.observations = [result.observation]
-            messages += self._answered(reply.message, asked, result.observation)
+            turn.observations = result.observations
+            messages += self._answered(reply.message, asked, result.observations)
 
     def _parsed(self, text: str, asked: list[Any], tools: list[ToolSpec]) -> ParsedReply:
         if not asked:
             return self.tool_format.parse(text, tools)
         return ParsedReply([_tool_call(call, tools) for call in asked])
 
-    def _answered(self, message: dict[str, Any], asked: list[Any], observation: str) -> list[dict[str, Any]]:
-        """The conversation's next messages. All calls of a turn are answered by one text, given to the first of them."""
+    def _answered(self, message: dict[str, Any], asked: list[Any], observations: list[str]) -> list[dict[str, Any]]:
+        """The conversation's next messages; each native call is answered by a message of its own."""
         said: dict[str, Any] = {"role": "assistant", "content": message.get("content") or ""}
         if not asked:
-            return [said, {"role": "user", "content": observation}]
+            return [said, {"role": "user", "content": "\n".join(observations)}]
         said["tool_calls"] = asked
         answers = [
-            {
-                "role": "tool",
-                "tool_call_id": call["id"],
-                "content": observation if place == 0 else "(see the first answer)",
-            }
-            for place, call in enumerate(asked)
+            {"role": "tool", "tool_call_id": call["id"], "content": observation}
+            for call, observation in zip(asked, observations, strict=True)
         ]
         return [said, *answers]
 

@@ -10,15 +10,15 @@ from typing import Any
 from rl_cluster.config import RolloutConfig
 from rl_cluster.datasets.task import Document, Task
 from rl_cluster.environments.search import SearchEnvironmentSettings
+from rl_cluster.environments.sizing import measure_episode
 from rl_cluster.episodes.episode import EpisodeLimits, EpisodeParts, Sampler, run_episode
 from rl_cluster.episodes.formats import detect_format, get_format
 from rl_cluster.episodes.formats.base import ToolFormat
 from rl_cluster.episodes.rendering import ChatRenderer
-from rl_cluster.episodes.sizing import measure_episode
+from rl_cluster.episodes.reward import Reward
 from rl_cluster.episodes.trajectory import Trajectory
 from rl_cluster.errors import ConfigError, Outcome
 from rl_cluster.evaluation.world import World
-from rl_cluster.rewards import get_reward
 
 RETRY_PAUSE_S = 1.0
 
@@ -31,6 +31,7 @@ class Model:
     tokenizer: Any
     format_name: str
     limits: EpisodeLimits
+    reward: Reward
     concurrency: int
     retries: int
     name: str = "model"
@@ -40,7 +41,7 @@ class Model:
         name = detect_format(self.tokenizer.chat_template or "") if self.format_name == "auto" else self.format_name
         format_ = get_format(name)
         renderer = ChatRenderer(self.tokenizer, format_.observation_role, format_.uses_template_tools)
-        self.parts = EpisodeParts(self.sampler, renderer, format_, get_reward("ndcg"), self.name)
+        self.parts = EpisodeParts(self.sampler, renderer, format_, self.reward, self.name)
 
     @property
     def tool_format(self) -> ToolFormat:

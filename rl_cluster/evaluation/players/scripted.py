@@ -53,7 +53,7 @@ class Scripted:
             if result.outcome is not None:
                 trajectory.outcome, trajectory.ranking = result.outcome, result.ranking
             else:
-                turn.observations = [result.observation]
-                observation = result.observation
+                turn.observations = result.observations
+                observation = "\n".join(result.observations)
         trajectory.finished_at = time.time()
         return trajectory

@@ -15,7 +15,7 @@ from rl_cluster.environments.search import write_ranking
 from rl_cluster.episodes.environment import Environment
 from rl_cluster.episodes.episode import EpisodeLimits
 from rl_cluster.episodes.formats.base import ToolFormat
-from rl_cluster.episodes.rendering import ChatRenderer
+from rl_cluster.episodes.rendering import ChatRenderer, Exchange
 from rl_cluster.episodes.trajectory import Trajectory, Turn
 from rl_cluster.errors import DataError, Outcome
 
@@ -48,7 +48,7 @@ async def demonstrate(
     trajectory = Trajectory(uuid.uuid4().hex, task_id, f"demonstration:{task_id}", [], Outcome.CANCELLED)
     head = (environment.system, environment.question, environment.tools)
     prompt = renderer.first_prompt(*head)
-    exchanges: list[tuple[str, str]] = []
+    exchanges: list[Exchange] = []
     observation: str | None = None
     while True:
         try:
@@ -72,9 +72,9 @@ async def demonstrate(
                     f"The demonstration of task {task_id} ended with {result.outcome.value}; raise environment.max_turns."
                 )
             return trajectory
-        turn.observations = [result.observation]
-        observation = result.observation
-        exchanges.append((text, observation))
+        turn.observations = result.observations
+        observation = "\n".join(result.observations)
+        exchanges.append((text, result.observations))
         prompt = renderer.next_prompt(*head, prompt, sampled, exchanges)
 
 

@@ -21,8 +21,8 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from rl_cluster.datasets.task import Document
+from rl_cluster.datasets.text import ID_RULE, id_problem, limited
 from rl_cluster.errors import DataError
-from rl_cluster.retrieval.text import ID_RULE, id_problem, limited
 
 CORPUS_SCHEMA = pa.schema(
     [

@@ -57,5 +57,5 @@ def measure_episode(
     if READ_TOOL in settings.tools:
         pages = [" ".join(d.text.split()[:PART_WORDS]) for d in documents]
         usual = max(usual, len(tokenizer.encode("\n".join(pages), add_special_tokens=False)) / max(1, len(pages)))
-    around = len(renderer.continuation(system, "question", tools, [], ""))
+    around = len(renderer.continuation(system, "question", tools, [], [""]))
     return EpisodeSize(prompt, round(usual) + around, sampling_max_tokens, settings.max_turns)
