@@ -87,7 +87,8 @@ class ServeSearchClient:
         self, tool: str, query: str, k: int, excluded: tuple[str, ...], filters: Mapping[str, Any] | None = None
     ) -> list[FoundDocument]:
         """See environments.search_tools.SearchClient."""
-        answer = await self.search_index(SearchRequest(tool, query, k, excluded, filters, self.index))
+        deadline = time.time() + self.limits.timeout_s
+        answer = await self.search_index(SearchRequest(tool, query, k, excluded, filters, self.index, deadline))
         return [FoundDocument(hit.doc_id, hit.title, hit.snippet) for hit in answer.hits]
 
     async def read(self, doc_id: str, part: int, excluded: tuple[str, ...]) -> ReadPart:
@@ -152,7 +153,8 @@ class ServeSearchClient:
 
     async def _ask(self, tool: str, request: Request) -> SearchAnswer | DocumentAnswer:
         now = time.time()
-        request = replace(request, deadline=min(request.deadline, now + self.limits.timeout_s))
+        if request.deadline > now + self.limits.timeout_s:
+            request = replace(request, deadline=now + self.limits.timeout_s)
         try:
             reply = await within(request.deadline - now, self._line(tool).submit(request))
         except TimeoutError as error:

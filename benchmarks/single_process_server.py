@@ -30,7 +30,7 @@ def build_app(folder: str, tool: str, threads: int) -> FastAPI:
 
     @app.post("/retrieve")
     async def retrieve(question: Question) -> list[dict[str, Any]]:
-        return [vars(hit) for hit in index.search(tool, question.query, question.k)]
+        return [hit._asdict() for hit in index.search(tool, question.query, question.k)]
 
     return app
 

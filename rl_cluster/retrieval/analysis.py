@@ -32,6 +32,7 @@ _CHARACTERS_PER_CACHED_RUN = 16
 """Text without spaces comes in long runs, with two tokens for each character, that hardly ever come again."""
 
 _RUN = re.compile(f"[{SPACED}]+(?:[-_./:][{SPACED}]+)*|[{UNSPACED}]+")
+_ASCII_RUN = re.compile("[A-Za-z0-9]+(?:[-_./:][A-Za-z0-9]+)*")
 _PART = re.compile(f"[{SPACED}]+")
 _STARTS_UNSPACED = re.compile(f"[{UNSPACED}]")
 _PUNCTUATION = ".,;:!?()[]\"'"
@@ -90,15 +91,17 @@ class Analyzer:
 
         They are not kept: this is for who keeps words with their tokens.
         """
-        plain = word.strip(_PUNCTUATION)
-        if plain.isascii() and plain.isalnum() and self.settings.analyzer != "whitespace":  # nearly all, hence first
-            return self._tokens_of_word(plain.lower())
+        if word.isascii() and word.isprintable() and self.settings.analyzer != "whitespace":  # nearly all, hence first
+            plain = word.strip(_PUNCTUATION)
+            if plain.isalnum():
+                return self._tokens_of_word(plain.lower())
+            return tuple(chain.from_iterable(map(self._tokens_of_ascii_run, _ASCII_RUN.findall(plain))))
         visible = clean(word)
         return tuple(self.tokens(visible)) if visible else None
 
     def _tokens_of_run(self, run: str) -> tuple[str, ...]:
-        if run.isascii() and run.isalnum():  # nearly all, hence first
-            return self._tokens_of_word(run.lower())
+        if run.isascii():  # nearly all, hence first
+            return self._tokens_of_ascii_run(run)
         if _STARTS_UNSPACED.match(run):
             return (*run, *(run[i : i + 2] for i in range(len(run) - 1)))
         run = run.translate(_NO_JOINERS)
@@ -106,6 +109,14 @@ class Analyzer:
             run = "".join(char for char in unicodedata.normalize("NFD", run) if unicodedata.category(char) != "Mn")
         tokens = tuple(chain.from_iterable(self._tokens_of_word(part.casefold()) for part in _PART.findall(run)))
         return (run.casefold(), *tokens) if is_identifier(run) else tokens
+
+    def _tokens_of_ascii_run(self, run: str) -> tuple[str, ...]:
+        whole = run.lower()
+        if run.isalnum():
+            return self._tokens_of_word(whole)
+        parts = _JOINED.sub(" ", whole).split()
+        tokens = tuple(chain.from_iterable(map(self._tokens_of_word, parts)))
+        return (whole, *tokens) if _MARKED.search(run) or run.isupper() else tokens
 
     def _tokens_of_word(self, word: str) -> tuple[str, ...]:
         if word in self._stop_words:

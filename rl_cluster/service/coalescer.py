@@ -44,22 +44,22 @@ class Coalescer(Generic[Item, Result]):
         """Items that are not yet sent."""
         return len(self._waiting)
 
-    async def submit(self, item: Item) -> Result:
-        """The result of one item. Raises ToolUnavailableError where too many wait, and what `send` raises."""
+    def submit(self, item: Item) -> asyncio.Future[Result]:
+        """The result of one item, or what `send` raises; ToolUnavailableError where too many wait. Cancelling it gives up."""
+        loop = asyncio.get_running_loop()
+        result: asyncio.Future[Result] = loop.create_future()
         if len(self._waiting) >= self._max_waiting:
             self._forget_given_up()
         if len(self._waiting) >= self._max_waiting:
-            raise ToolUnavailableError(
-                f"{self._name} has {len(self._waiting)} requests waiting, which is its limit; try again later."
-            )
-        loop = asyncio.get_running_loop()
-        result: asyncio.Future[Result] = loop.create_future()
+            message = f"{self._name} has {len(self._waiting)} requests waiting, which is its limit; try again later."
+            result.set_exception(ToolUnavailableError(message))
+            return result
         self._waiting.append((item, result))
         if not self._pump_is_due:
             # Not at once: whoever submits in the same turn of the loop shares the batch.
             self._pump_is_due = True
             loop.call_soon(self._pump)
-        return await result
+        return result
 
     def _forget_given_up(self) -> None:
         """Behind a batch that stalls, callers give up, and what they asked must not keep others out."""

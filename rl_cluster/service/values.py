@@ -88,6 +88,10 @@ class SearchAnswer:
     index_id: str
     hits: list[Hit]
 
+    def __reduce__(self) -> tuple[Any, ...]:
+        # Ray asks Python about every object that it packs, plain tuples apart: with those it takes a fifth of the time.
+        return _answer_of, (self.index_id, [(*hit,) for hit in self.hits])
+
 
 @dataclass(frozen=True, slots=True)
 class DocumentAnswer:
@@ -117,3 +121,7 @@ class IndexDescription:
 Request = SearchRequest | DocumentRequest
 Reply = SearchAnswer | DocumentAnswer | RLClusterError
 """An answer, or the error that the caller raises: a batch carries both."""
+
+
+def _answer_of(index_id: str, hits: list[tuple[Any, ...]]) -> SearchAnswer:
+    return SearchAnswer(index_id, [Hit(*hit) for hit in hits])

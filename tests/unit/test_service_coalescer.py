@@ -100,14 +100,14 @@ def test_coalescer_caller_that_gave_up_is_not_sent() -> None:
 def test_coalescer_callers_that_gave_up_leave_their_room_to_others() -> None:
     async def scenario() -> None:
         line = Line(max_batch=1, max_waiting=2)
-        stalled = asyncio.create_task(line.coalescer.submit(1))
+        stalled = asyncio.ensure_future(line.coalescer.submit(1))
         await asyncio.sleep(0.01)
-        given_up = [asyncio.create_task(line.coalescer.submit(number)) for number in (2, 3)]
+        given_up = [asyncio.ensure_future(line.coalescer.submit(number)) for number in (2, 3)]
         await asyncio.sleep(0.01)
         for caller in given_up:
             caller.cancel()
         await asyncio.gather(*given_up, return_exceptions=True)
-        late = asyncio.create_task(line.coalescer.submit(4))
+        late = asyncio.ensure_future(line.coalescer.submit(4))
         await asyncio.sleep(0.01)
         line.open.set()
         assert await asyncio.gather(stalled, late) == [2, 8]
