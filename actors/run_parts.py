@@ -27,10 +27,10 @@ from rl_cluster.datasets.task import Task
 from rl_cluster.environments.search import SearchEnvironmentSettings, system_prompt
 from rl_cluster.episodes.episode import EpisodeLimits
 from rl_cluster.episodes.formats import get_format
-from rl_cluster.errors import ConfigError, DataError, DeadlineError, SearchRequestError
+from rl_cluster.errors import DataError, DeadlineError
 from rl_cluster.inference.engine import DEVICE_BACKENDS, EngineSettings
 from rl_cluster.learning.settings import LearnerSettings, LoraSettings, UpdateSettings
-from rl_cluster.service.http_search import HttpSearchClient, endpoint_id, http_search_settings
+from rl_cluster.service.http_search import HttpSearchClient, endpoint_id, http_search_settings, try_tool
 from rl_cluster.service.settings import service_settings
 from rl_cluster.service.values import SEARCH_TOOLS, http_address, index_name, open_parts
 
@@ -145,20 +145,11 @@ async def _try_endpoint(config: Config) -> tuple[str, str]:
     try:
         for tool in config.environment.tools:
             if tool in SEARCH_TOOLS:
-                await try_tool(client, tool, search.external.url)
+                await try_tool(client, tool)
     finally:
         await client.close()
     identity = endpoint_id(search)
     return identity, f"search endpoint answers: {search.external.url}, recorded as {identity}"
-
-
-async def try_tool(client: HttpSearchClient, tool: str, url: str) -> None:
-    """Raises ConfigError where the endpoint refuses what the template of a tool makes of a question."""
-    try:
-        await client.search(tool, "search", 1, ())
-    except SearchRequestError as error:
-        said = str(error).rstrip(".")
-        raise ConfigError(f"search.external.tools.{tool}: {said}; correct it to what {url} takes.") from error
 
 
 def _probe_ids(config: Config, model_path: str) -> list[int]:

@@ -15,6 +15,8 @@ import logging
 import os
 import sys
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -31,16 +33,20 @@ from rl_cluster.evaluation.settings import (
     ModelSystemConfig,
     SystemConfig,
     check_evaluate,
+    searched_tools,
     systems_of,
 )
 
 if TYPE_CHECKING:
     from rl_cluster.datasets.corpus import Corpus
+    from rl_cluster.evaluation.drift.base import Drift
     from rl_cluster.evaluation.kept import KeptParts
     from rl_cluster.evaluation.players.base import Player
     from rl_cluster.evaluation.report import ReportContent
     from rl_cluster.evaluation.runner import Evaluation, Stage
-    from rl_cluster.evaluation.world import QuestionSet
+    from rl_cluster.evaluation.world import QuestionSet, World
+
+    OpenWorld = Callable[[QuestionSet, Corpus, Drift], World]
 
 EVALUATE = Application("evaluate", "rl_cluster.evaluate", check_evaluate)
 Say = Callable[[str], None]
@@ -95,8 +101,6 @@ def evaluate(
     from rl_cluster.evaluation.drift import get_drift
     from rl_cluster.evaluation.report import write_report
     from rl_cluster.evaluation.runner import Plan, evaluate_systems, report_of
-    from rl_cluster.models.source import cache_root
-    from rl_cluster.retrieval.devices import devices_from_config
 
     systems = systems_of(config)
     confidential = ", ".join(found.dataset for found in sets if found.confidential)
@@ -110,18 +114,19 @@ def evaluate(
     plan = Plan(
         stages=_stages(config, systems, say),
         drifts=drifts,
-        environment=_environment(config),
-        index_settings=lambda locales: _index_settings(config, systems, locales),
-        indexes=cache_root() / "indexes",
+        open_world=_open_index_world(config, systems),
         samples=config.samples,
-        seed=config.seed,
         kept=kept,
         traces=config.tracking.traces_per_step if config.tracking.enabled else 0,
-        devices=devices_from_config(config.search.model_dump()),
-        memory_gib=config.search.memory_gib,
-        search_timeout_s=config.search.timeout_s,
     )
-    evaluation = asyncio.run(evaluate_systems(sets, plan, say))
+
+    async def play() -> Evaluation:
+        if config.search.external is None:
+            return await evaluate_systems(sets, plan, say)
+        async with _endpoint_worlds(config, systems) as open_world:
+            return await evaluate_systems(sets, replace(plan, open_world=open_world), say)
+
+    evaluation = asyncio.run(play())
     prices = {name: system.prices.prices() for name, system in systems.items()}
     facts = {
         "questions": ", ".join(f"{len(found.tasks)} of {found.dataset}" for found in sets),
@@ -155,6 +160,7 @@ def check_inputs(config: EvaluateConfig, sets: Sequence[QuestionSet]) -> KeptPar
     Returns what was played before.
     """
     from rl_cluster.evaluation.drift import get_drift
+    from rl_cluster.evaluation.endpoint_world import check_endpoint_worlds
     from rl_cluster.evaluation.kept import KeptParts, Part
     from rl_cluster.evaluation.part_settings import settings_of_parts, weights_digest
     from rl_cluster.evaluation.world import check_documents, check_filters
@@ -172,6 +178,8 @@ def check_inputs(config: EvaluateConfig, sets: Sequence[QuestionSet]) -> KeptPar
             _check_confidential(name, system, sets)
             _endpoint(config, system)
     drifts = {name: get_drift(values) for name, values in config.evaluation.drift.items()}
+    if config.search.external is not None:
+        check_endpoint_worlds(config.search, searched_tools(config, systems), sets, drifts)
     parts: dict[Part, dict[str, Any]] = {}
     for questions in sets:
         corpus = questions.read_corpus()
@@ -179,7 +187,8 @@ def check_inputs(config: EvaluateConfig, sets: Sequence[QuestionSet]) -> KeptPar
         check_documents(questions, corpus, drifts)
         for system, configuration, tokenizer in models.values():
             _check_context(config, system, configuration, tokenizer, questions, corpus)
-        index = _index_settings(config, systems, questions.locales(corpus))
+        locales = questions.locales(corpus)
+        index = _index_settings(config, systems, locales) if config.search.external is None else None
         parts |= settings_of_parts(config, systems, weights, questions, corpus, index)
     kept = KeptParts(config.folder, parts)
     kept.open(config.resume)
@@ -229,20 +238,62 @@ def _environment(config: EvaluateConfig):
 
 def _index_settings(config: EvaluateConfig, systems: Mapping[str, SystemConfig], locales: Sequence[str]):
     """With the parts that some system reads, and no others: building vectors takes the longest."""
-    from dataclasses import replace
-
     from rl_cluster.retrieval.settings import settings_from_config
     from rl_cluster.service.values import open_parts
 
-    tools = {system.tool for system in systems.values() if isinstance(system, BaselineConfig)}
-    if any(not isinstance(system, BaselineConfig) for system in systems.values()):
-        tools |= set(config.environment.tools)
-    parts = open_parts(tools)
+    parts = open_parts(searched_tools(config, systems))
     if "vector" in parts:
         from transformers.utils import logging as transformers_logging
 
         transformers_logging.disable_progress_bar()
     return replace(settings_from_config(config.search.model_dump(), locales), parts=parts)
+
+
+def _open_index_world(config: EvaluateConfig, systems: Mapping[str, SystemConfig]) -> OpenWorld:
+    """Worlds over indexes in this process."""
+    from rl_cluster.evaluation.world import open_world
+    from rl_cluster.models.source import cache_root
+    from rl_cluster.retrieval.devices import devices_from_config
+
+    def opened(questions: QuestionSet, corpus: Corpus, drift: Drift) -> World:
+        return open_world(
+            questions,
+            corpus,
+            drift,
+            _environment(config),
+            _index_settings(config, systems, questions.locales(corpus)),
+            cache_root() / "indexes",
+            config.seed,
+            devices_from_config(config.search.model_dump()),
+            config.search.memory_gib,
+            config.search.timeout_s,
+        )
+
+    return opened
+
+
+@contextlib.asynccontextmanager
+async def _endpoint_worlds(config: EvaluateConfig, systems: Mapping[str, SystemConfig]) -> AsyncIterator[OpenWorld]:
+    """Worlds over the endpoint, each of whose tools is tried first."""
+    from rl_cluster.evaluation.endpoint_world import EndpointSearch, endpoint_world
+    from rl_cluster.service.http_search import HttpSearchClient, endpoint_id, http_search_settings, try_tool
+    from rl_cluster.service.values import SEARCH_TOOLS
+
+    settings = http_search_settings(config.search)
+    client = HttpSearchClient(settings)
+    try:
+        for tool in searched_tools(config, systems):
+            if tool in SEARCH_TOOLS:
+                await try_tool(client, tool)
+        yield partial(
+            endpoint_world,
+            environment=_environment(config),
+            search=EndpointSearch(client, settings.max_k, settings.timeout_s),
+            identity=endpoint_id(config.search),
+            seed=config.seed,
+        )
+    finally:
+        await client.close()
 
 
 def _stages(config: EvaluateConfig, systems: Mapping[str, SystemConfig], say: Say) -> list[Stage]:

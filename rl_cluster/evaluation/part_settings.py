@@ -27,6 +27,7 @@ from rl_cluster.evaluation.world import QuestionSet
 from rl_cluster.models.embedder import embedder_digest
 from rl_cluster.models.hub import hub_commit
 from rl_cluster.retrieval.settings import IndexSettings
+from rl_cluster.service.http_search import endpoint_id
 from rl_cluster.service.values import open_parts
 
 RULES = 2
@@ -45,9 +46,15 @@ def settings_of_parts(
     weights: Mapping[str, str],
     questions: QuestionSet,
     corpus: Corpus,
-    index: IndexSettings,
+    index: IndexSettings | None,
 ) -> dict[Part, dict[str, Any]]:
-    """Those of all systems and worlds of one question set; `weights`: a digest for each system that is a model."""
+    """Those of all systems and worlds of one question set; `weights`: a digest for each system that is a model; `index`: None
+    where an endpoint answers."""
+    if index is None:
+        searched = {"search": endpoint_id(config.search), "search.snippet_words": config.search.snippet_words}
+    else:
+        # Which parts an index has follows from all systems and changes nothing for one of them.
+        searched = _flat({name: value for name, value in asdict(index).items() if name != "parts"}, "search")
     shared = {
         "rules": RULES,
         "seed": config.seed,
@@ -56,8 +63,7 @@ def settings_of_parts(
         "documents": f"{len(corpus)} with digest {corpus.digest()[:16]}",
         "confidential": questions.confidential,
         **{f"environment.{name}": getattr(config.environment, name) for name in _ENVIRONMENT},
-        # Which parts an index has follows from all systems and changes nothing for one of them.
-        **_flat({name: value for name, value in asdict(index).items() if name != "parts"}, "search"),
+        **searched,
     }
     found = {}
     for name, system in systems.items():
@@ -67,7 +73,7 @@ def settings_of_parts(
             own["cluster.device"] = config.cluster.device
             own |= {f"rollout.{key}": getattr(config.rollout, key) for key in _ROLLOUT}
         tools = [system.tool] if isinstance(system, BaselineConfig) else config.environment.tools
-        if "vector" in open_parts(tools):
+        if index is not None and "vector" in open_parts(tools):
             own["search.embedder_weights"] = embedder_digest(index.embedder)
         if isinstance(system, ModelSystemConfig | EndpointConfig):
             own["temperature"] = config.temperature

@@ -8,11 +8,10 @@ from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Any
 
+from rl_cluster.datasets.corpus import Corpus
 from rl_cluster.datasets.task import Task
-from rl_cluster.environments.search import SearchEnvironmentSettings
 from rl_cluster.episodes.trajectory import Trajectory
 from rl_cluster.errors import Outcome
 from rl_cluster.evaluation.busy import busy_shares
@@ -25,9 +24,7 @@ from rl_cluster.evaluation.players.base import Player
 from rl_cluster.evaluation.records import record_of
 from rl_cluster.evaluation.report import ReportContent, Views, first_views, question_views
 from rl_cluster.evaluation.summary import EpisodeRecord, compare
-from rl_cluster.evaluation.world import QuestionSet, World, open_world
-from rl_cluster.retrieval.devices import Devices
-from rl_cluster.retrieval.settings import IndexSettings
+from rl_cluster.evaluation.world import QuestionSet, World
 
 Say = Callable[[str], None]
 
@@ -64,22 +61,16 @@ class Stage:
 class Plan:
     """`stages` are played one after another: engines of several models need not fit at once.
 
-    `index_settings` makes the settings of an index from locales, see `QuestionSet.locales`; `indexes` is where indexes are
-    kept; `traces`: how many undisturbed episodes of each system the tracker wants, of those that are played now.
+    `open_world` may take long, and is called in a thread; `traces`: how many undisturbed episodes of each system the tracker
+    wants, of those that are played now.
     """
 
     stages: Sequence[Stage]
     drifts: Mapping[str, Drift]
-    environment: SearchEnvironmentSettings
-    index_settings: Callable[[Sequence[str]], IndexSettings]
-    indexes: Path
+    open_world: Callable[[QuestionSet, Corpus, Drift], World]
     samples: int
-    seed: int
     kept: KeptParts
     traces: int = 0
-    devices: Devices = field(default_factory=Devices)
-    memory_gib: float | None = None
-    search_timeout_s: float | None = None
 
 
 async def evaluate_systems(sets: Sequence[QuestionSet], plan: Plan, say: Say) -> Evaluation:
@@ -127,7 +118,6 @@ async def _on_set(
     if not any(worlds.values()):
         return
     corpus = await asyncio.to_thread(questions.read_corpus)
-    settings = plan.index_settings(questions.locales(corpus))
     for name, systems in worlds.items():
         drift = Drift() if name is None else plan.drifts[name]
         where = f"{questions.dataset}, {name}" if name else questions.dataset
@@ -140,19 +130,7 @@ async def _on_set(
         if not met:
             continue
         say(f"{where}: {len(questions.tasks)} questions, {len(corpus)} documents")
-        world = await asyncio.to_thread(
-            open_world,
-            questions,
-            corpus,
-            drift,
-            plan.environment,
-            settings,
-            plan.indexes,
-            plan.seed,
-            plan.devices,
-            plan.memory_gib,
-            plan.search_timeout_s,
-        )
+        world = await asyncio.to_thread(plan.open_world, questions, corpus, drift)
         for system in met:
             part = Part(system, questions.dataset, name)
             kept, played = await _play_part(part, players[system], world, plan, questions.confidential)

@@ -164,11 +164,6 @@ class EvaluateConfig(Section):
                 f"evaluation.pass_k={list(self.evaluation.pass_k or ())}: pass@{beyond} needs {beyond} episodes of each question, but "
                 f"samples={self.samples}; raise samples or leave {beyond} out"
             )
-        if self.search.external is not None:
-            raise ValueError(
-                f"search.external.url={self.search.external.url}: an evaluation searches the documents of its folders, so that drifts can "
-                "change them; leave search at default"
-            )
         for name in ("shards", "max_replicas"):
             if getattr(self.search, name) > 1:
                 raise ValueError(
@@ -214,3 +209,11 @@ def check_evaluate(settings: Mapping[str, Any]) -> EvaluateConfig:
         for name, values in config.evaluation.drift.items():
             get_drift(values, f"evaluation.drift.{name}.")
     return config
+
+
+def searched_tools(config: EvaluateConfig, systems: Mapping[str, SystemConfig]) -> list[str]:
+    """The tools that some system asks, in the order of their names."""
+    tools = {system.tool for system in systems.values() if isinstance(system, BaselineConfig)}
+    if any(not isinstance(system, BaselineConfig) for system in systems.values()):
+        tools |= set(config.environment.tools)
+    return sorted(tools)

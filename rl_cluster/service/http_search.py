@@ -91,6 +91,11 @@ class HttpSearchClient:
         # Which language the endpoint's texts are in is not known; plain words also load no library into a rollout worker.
         self._analyzer = Analyzer(AnalysisSettings(analyzer="words"))
 
+    @property
+    def url(self) -> str:
+        """Where searches go."""
+        return self._settings.url
+
     def over(self, corpus: str) -> HttpSearchClient:
         """This client: an endpoint has one collection."""
         return self
@@ -201,6 +206,15 @@ class HttpSearchClient:
             with contextlib.suppress(ValueError):
                 wait_s = float(answer.headers.get("Retry-After", ""))
             return answer.status, wait_s, bytes(content)
+
+
+async def try_tool(client: HttpSearchClient, tool: str) -> None:
+    """Raises ConfigError where the endpoint refuses what the template of a tool makes of a question."""
+    try:
+        await client.search(tool, "search", 1, ())
+    except SearchRequestError as error:
+        said = str(error).rstrip(".")
+        raise ConfigError(f"search.external.tools.{tool}: {said}; correct it to what {client.url} takes.") from error
 
 
 def _json(url: str, method: str, status: int, content: bytes) -> Any:

@@ -138,6 +138,9 @@ class Drift:
     filters: Mapping[str, Any] | None = None
     """Conditions on metadata that the search service now adds to every search."""
 
+    needs_documents = False
+    """Whether it changes the documents or draws from all of them, so that they must be at hand."""
+
     def __init__(self, settings: Any = None) -> None:
         self.settings = settings
 

@@ -23,6 +23,8 @@ class Settings(Section):
 
 
 class Drift(base.Drift):
+    needs_documents = True
+
     @property
     def description(self) -> str:
         return f"{self.settings.factor} distractors for each document, mixed from the texts of irrelevant ones"

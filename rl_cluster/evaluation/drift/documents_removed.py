@@ -19,6 +19,8 @@ class Settings(Section):
 
 
 class Drift(base.Drift):
+    needs_documents = True
+
     @property
     def description(self) -> str:
         return f"{self.settings.share:.0%} of the documents are gone"

@@ -20,6 +20,8 @@ class Settings(Section):
 
 
 class Drift(base.Drift):
+    needs_documents = True
+
     @property
     def description(self) -> str:
         return f"{self.settings.share:.0%} of the documents are replaced by newer versions under new ids"

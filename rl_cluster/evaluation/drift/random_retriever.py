@@ -11,6 +11,8 @@ Settings = base.NoSettings
 
 
 class Drift(base.Drift):
+    needs_documents = True
+
     @property
     def description(self) -> str:
         return "every search finds documents by chance"

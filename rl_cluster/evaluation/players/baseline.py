@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from rl_cluster.datasets.task import Task
 from rl_cluster.episodes.formats.base import ToolFormat
 from rl_cluster.episodes.trajectory import ToolCall, Trajectory, Turn
-from rl_cluster.errors import Outcome, SearchRequestError, ToolTimeoutError
+from rl_cluster.errors import Outcome, SearchRequestError, ToolTimeoutError, ToolUnavailableError
 from rl_cluster.evaluation.drift.base import noted_injections
 from rl_cluster.evaluation.world import World
 
@@ -37,6 +37,8 @@ class Baseline:
                 error = str(refused)
             except ToolTimeoutError as late:
                 error, outcome = str(late), Outcome.TOOL_TIMEOUT
+            except ToolUnavailableError as gone:
+                error, outcome = str(gone), Outcome.TOOL_UNAVAILABLE
         ids = [document.doc_id for document in found]
         call = ToolCall(self.tool, {"query": task.prompt}, error, tuple(ids), bool(noted))
         turn = Turn([], [], [], [], tool_calls=[call], observations=[observation], started_at=started)

@@ -12,7 +12,7 @@ from rl_cluster.environments.search import write_ranking
 from rl_cluster.episodes.formats import get_format
 from rl_cluster.episodes.formats.base import ToolFormat
 from rl_cluster.episodes.trajectory import Trajectory, Turn
-from rl_cluster.errors import Outcome, ToolTimeoutError
+from rl_cluster.errors import Outcome, ToolTimeoutError, ToolUnavailableError
 from rl_cluster.evaluation.world import World
 
 
@@ -48,6 +48,9 @@ class Scripted:
                 result = await environment.step(self.tool_format.parse(text, environment.tools))
             except ToolTimeoutError as late:
                 trajectory.outcome, trajectory.error = Outcome.TOOL_TIMEOUT, str(late)
+                break
+            except ToolUnavailableError as gone:
+                trajectory.outcome, trajectory.error = Outcome.TOOL_UNAVAILABLE, str(gone)
                 break
             turn.tool_calls = result.calls
             if result.outcome is not None:
