@@ -8,6 +8,7 @@ taken only where a product is measured to be as exact as MKL's.
 
 from __future__ import annotations
 
+import os
 from typing import Any
 
 import torch
@@ -30,6 +31,15 @@ def use_onednn_for_float32() -> bool:
         return True
     settings.fp32_precision = before
     return False
+
+
+def ask_mkl_for_steady_products() -> None:
+    """Lets a row of a product through MKL be the same however many rows there are, and on any number of threads.
+
+    Otherwise MKL divides the sums of some products among threads. It reads the variable at its first product in a process; set
+    later it does nothing, so whoever relies on steady products tries them.
+    """
+    os.environ.setdefault("MKL_CBWR", "AUTO,STRICT")
 
 
 def _error(shape: tuple[int, int, int]) -> float:

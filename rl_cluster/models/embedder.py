@@ -199,7 +199,10 @@ class SentenceEmbedder:
     def _load(self) -> Any:
         from sentence_transformers import SentenceTransformer
 
+        from rl_cluster.models.cpu_matmul import ask_mkl_for_steady_products
+
         check_device(self.device)
+        ask_mkl_for_steady_products()
         try:
             model = SentenceTransformer(
                 self._source, device=self.device, revision=self.commit, local_files_only=self._in_folder
