@@ -121,7 +121,7 @@ class Analyzer:
     def _tokens_of_word(self, word: str) -> tuple[str, ...]:
         if word in self._stop_words:
             return ()
-        if self._stemmer is None or (not word.isalpha() and _DIGIT.search(word)):
+        if self._stemmer is None or (not word.isalpha() and (word.isascii() or _DIGIT.search(word))):
             return (word,)
         # A Snowball stemmer keeps state between calls, so each thread has its own.
         stemmer = getattr(self._local, "stemmer", None)

@@ -29,7 +29,7 @@ from rl_cluster.retrieval.hit import Hit
 from rl_cluster.retrieval.index_build import content_id
 from rl_cluster.retrieval.lexical import LexicalIndex
 from rl_cluster.retrieval.manifest import check_parts, read_manifest
-from rl_cluster.retrieval.passages import Words, passages
+from rl_cluster.retrieval.passages import PART_WORDS, Words, passages
 from rl_cluster.retrieval.query_vectors import QueryVectors
 from rl_cluster.retrieval.rerank import CrossEncoderReranker, Reranker
 from rl_cluster.retrieval.self_check import check_answers
@@ -340,11 +340,11 @@ class SearchIndex:
         if parts is None:
             words = Words(text)
             start, end = best_window(words, tokens, self._word_tokens, size)
-            parts = passages(text, num_words=len(words))
+            parts = passages(text) if len(words) > PART_WORDS else None
         else:
             start, end = best_window_of_parts(text, parts, tokens, self._word_tokens, size)
         middle = (start + end) // 2
-        part = next(p.number for p in parts if middle < p.end or p.end == len(text))
+        part = 1 if parts is None else next(p.number for p in parts if middle < p.end or p.end == len(text))
         title = limited(clean(title[: 4 * MAX_TITLE_CHARACTERS]), MAX_TITLE_CHARACTERS)
         return Hit(doc_id, title, limited(clean(text[start:end]), MAX_SNIPPET_CHARACTERS), score, part)
 

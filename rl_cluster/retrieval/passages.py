@@ -63,13 +63,11 @@ class Words:
         return self.start + size - len(rest), self.start + size - len(tail) + len(self.found[last])
 
 
-def passages(text: str, max_words: int = PART_WORDS, num_words: int | None = None) -> list[Passage]:
+def passages(text: str, max_words: int = PART_WORDS) -> list[Passage]:
     """The text in parts of at most `max_words` words, without gaps or overlaps; an empty text has one empty part.
 
-    A part ends with a sentence where one ends in its second half. `num_words`: of the text, where they are counted.
+    A part ends with a sentence where one ends in its second half.
     """
-    if num_words is not None and num_words <= max_words:
-        return [Passage(1, 0, len(text))]
     spans = [match.span() for match in _WORD.finditer(text)]
     bounds = [0]
     first = 0

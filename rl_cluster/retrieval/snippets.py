@@ -7,6 +7,7 @@ have `CHARACTERS_PER_WORD` on average at most, so that addresses and code cannot
 from __future__ import annotations
 
 from collections.abc import Collection, Sequence
+from itertools import compress, count
 
 from rl_cluster.datasets.text import clean
 from rl_cluster.retrieval.analysis import Analyzer
@@ -16,6 +17,8 @@ DEFAULT_SNIPPET_WORDS = 24
 CHARACTERS_PER_WORD = 16
 _CACHED_WORDS = 16_384
 _SOUGHT_TOKENS = 32
+SEVERAL = "\0"
+"""No token, since none holds a control character."""
 
 _Span = tuple[int, int]
 
@@ -32,23 +35,35 @@ def snippet(
     return clean(text[start:end])
 
 
-class WordTokens(dict[str, str | tuple[str, ...] | None]):
-    """The tokens of each word seen so far; the same words stand in many documents.
+class WordTokens(dict[str, str | None]):
+    """The token of each word seen so far; the same words stand in many documents.
 
-    A string where it is one, as for nearly all words, so that it is looked for without a further step; a tuple where they are
-    several; an empty string where there is none, as for stop words; None for a word of control characters, which is no word.
+    An empty string where there is none, as for stop words; None for a word of control characters, which is no word; SEVERAL for
+    one of several tokens, such as an identifier, which `several` gives.
     """
 
     def __init__(self, analyzer: Analyzer):
         super().__init__()
         self._analyzer = analyzer
+        self._several: dict[str, tuple[str, ...]] = {}
 
-    def __missing__(self, word: str) -> str | tuple[str, ...] | None:
+    def __missing__(self, word: str) -> str | None:
         if len(self) >= _CACHED_WORDS:
             self.clear()
+            self._several.clear()
         tokens = self._analyzer.tokens_of_seldom(word)
-        found = self[word] = tokens if tokens is None or len(tokens) > 1 else "".join(tokens)
+        if tokens is not None and len(tokens) > 1:
+            self._several[word] = tokens
+            found = SEVERAL
+        else:
+            found = None if tokens is None else "".join(tokens)
+        self[word] = found
         return found
+
+    def several(self, word: str) -> tuple[str, ...]:
+        """The tokens of a word that has SEVERAL here."""
+        # Another thread may have made room meanwhile.
+        return self._several.get(word) or self._analyzer.tokens_of_seldom(word) or ()
 
 
 def best_window(words: Words, query_tokens: Collection[str], word_tokens: WordTokens, max_words: int) -> _Span:
@@ -99,40 +114,37 @@ def _wanted(query_tokens: Collection[str]) -> set[str]:
 
 def _window(words: Words, wanted: set[str], word_tokens: WordTokens, max_words: int) -> tuple[tuple[int, int], _Span]:
     """The best window among `words`, with how good it is; all of their stretch of the text where every word fits."""
-    found = list(map(word_tokens.__getitem__, words.found))
+    found = words.found
     visible: Sequence[int] = range(len(found))
-    matches, invisible = _matches(found, wanted)
+    matches, invisible = _matches(found, wanted, word_tokens)
     if invisible:
-        visible = [number for number, tokens in enumerate(found) if tokens is not None]
-        found = [tokens for tokens in found if tokens is not None]
-        matches, _ = _matches(found, wanted)
+        visible = [number for number, word in enumerate(found) if word_tokens[word] is not None]
+        found = [found[number] for number in visible]
+        matches, _ = _matches(found, wanted, word_tokens)
     number = len(found)
     first = _best_start(matches, number, max_words) if number > max_words else 0
     last = min(first + max_words, number)
     inside = [tokens for place, tokens in matches.items() if first <= place < last]
     quality = len(set().union(*inside)), len(inside)
-    lengths = [len(words.found[visible[place]]) for place in range(first, last)]
-    first, last = _shortened(lengths, matches, first, last, CHARACTERS_PER_WORD * max_words)
+    first, last = _shortened(list(map(len, found[first:last])), matches, first, last, CHARACTERS_PER_WORD * max_words)
     if last - first == number:
         return quality, (words.start, words.stop)
     return quality, words.span(visible[first], visible[last - 1])
 
 
-def _matches(found: Sequence[str | tuple[str, ...] | None], wanted: set[str]) -> tuple[dict[int, set[str]], bool]:
-    """The wanted tokens of each word that has some, by the word's number, ascending; whether a word is none.
-
-    `found`: as `WordTokens` has them.
-    """
-    sought = wanted | {None}
+def _matches(found: Sequence[str], wanted: set[str], word_tokens: WordTokens) -> tuple[dict[int, set[str]], bool]:
+    """The wanted tokens of each word that has some, by the word's number, ascending; whether a word is none."""
+    noted = {*wanted, SEVERAL, None}
     matches: dict[int, set[str]] = {}
     invisible = False
-    for place in [place for place, tokens in enumerate(found) if tokens in sought or tokens.__class__ is tuple]:
-        tokens = found[place]
-        if isinstance(tokens, str):
-            matches[place] = {tokens}
-        elif tokens is None:
+    # Without a step of Python for a word of no interest, as nearly all are.
+    for place in compress(count(), map(noted.__contains__, map(word_tokens.__getitem__, found))):
+        token = word_tokens[found[place]]
+        if token is None:
             invisible = True
-        elif both := wanted.intersection(tokens):
+        elif token is not SEVERAL:
+            matches[place] = {token}
+        elif both := wanted.intersection(word_tokens.several(found[place])):
             matches[place] = both
     return matches, invisible
 
