@@ -29,7 +29,7 @@ from rl_cluster.datasets.preparation.settings import (
     check_prepare,
     converter_settings,
 )
-from rl_cluster.datasets.preparation.workspace import workspace
+from rl_cluster.datasets.preparation.workspace import ROWS, workspace
 from rl_cluster.errors import ConfigError, RLClusterError
 
 PREPARE = Application("prepare", "rl_cluster.prepare", check_prepare, required=("dataset",))
@@ -54,10 +54,7 @@ def run(config: PrepareConfig) -> int:
         console.print(text, markup=False, highlight=False, soft_wrap=True)
         return 2
     except KeyboardInterrupt:
-        rest = "nothing half-made is left, and the same command starts again"
-        if "sets" in config.dataset:
-            rest = "the sets that are whole are kept, and the same command goes on with the others"
-        console.print(f"interrupted; {rest}", soft_wrap=True)
+        console.print("interrupted; what is complete is kept, and the same command goes on from there", soft_wrap=True)
         return 130
     for line in summary(manifest, Path(config.out)):
         console.print(line, markup=False, highlight=False, soft_wrap=True)
@@ -87,7 +84,7 @@ def prepare(config: PrepareConfig, progress: PreparationProgress) -> dict[str, A
         settings = converter_settings(config.dataset)
         source = locate(config.source, get_converter(settings.name).CARD, config.revision)
         source.revision = source.revision or config.revision
-        return convert(source, settings, options, result, progress)
+        return convert(source, settings, options, result, parts / ROWS, progress)
 
 
 def summary(manifest: dict[str, Any], out: Path) -> list[str]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import shlex
 import signal
@@ -11,6 +12,7 @@ import sys
 import time
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import psutil
 import pytest
@@ -82,6 +84,12 @@ def test_launch_interrupted_stops_job_and_head_within_deadline(
     assert [run.info.status for run in tracked_runs(tmp_path)] == ["KILLED"]
 
 
+def submitted(client: Any, module: str, arguments: list[str]) -> str:
+    """The id of a job that was just submitted from this checkout."""
+    environment = {"working_dir": str(ROOT), "excludes": [".venv", "benchmarks/results"], "env_vars": JOB_ENVIRONMENT}
+    return client.submit_job(entrypoint=shlex.join(["python", "-m", module, *arguments]), runtime_env=environment)
+
+
 @pytest.fixture
 def head() -> Iterator[None]:
     """A head that somebody else started, as far as the launcher knows."""
@@ -97,7 +105,7 @@ def head() -> Iterator[None]:
 
 
 @pytest.mark.skipif(dashboard_answers(), reason="another Ray head owns the dashboard port")
-def test_launch_on_a_head_that_runs_leaves_it_and_a_stopped_job_ends_cleanly(
+def test_launch_on_a_head_that_runs_leaves_it_for_an_evaluation_and_a_job_that_is_stopped_cleanly(
     tmp_path: Path, tiny_model: Path, small_tables: Path, head: None
 ) -> None:
     whole = job_overrides(tmp_path / "whole", tiny_model, small_tables, "training.max_steps=1", "warmup=none")
@@ -110,21 +118,32 @@ def test_launch_on_a_head_that_runs_leaves_it_and_a_stopped_job_ends_cleanly(
     assert (tmp_path / "whole" / "final" / "model.safetensors").is_file()
     assert dashboard_answers()
 
-    from ray.job_submission import JobSubmissionClient
+    from ray.job_submission import JobStatus, JobSubmissionClient
+
+    client = JobSubmissionClient(DASHBOARD)
+    # What the run leaves behind is played by vLLM in a job of its own: the exported folder, and the checkpoint it is made of.
+    evaluated = tmp_path / "evaluated"
+    systems = ["system=[model]", f"systems.model.path={tmp_path / 'whole' / 'final'}", "+system@systems.saved=model"]
+    systems += [
+        f"systems.saved.path={tmp_path / 'whole' / 'checkpoints' / 'step_000001'}",
+        "environment.tools=[bm25_search]",
+    ]
+    little = ["search.snippet_words=12", "rollout.sampling_max_tokens=24", "rollout.cpu_threads=1", "tracking=none"]
+    asked = [f"folders=[{small_tables}]", f"output_dir={evaluated}", "evaluation.bootstrap_resamples=1000"]
+    job = submitted(client, "rl_cluster.evaluate", [*asked, *systems, *little])
+    deadline = time.monotonic() + 240
+    while not client.get_job_status(job).is_terminal():
+        assert time.monotonic() < deadline, client.get_job_logs(job)
+        time.sleep(0.5)
+    assert client.get_job_status(job) == JobStatus.SUCCEEDED, client.get_job_logs(job)
+    played = json.loads((evaluated / "report.json").read_text())["systems"]
+    final, saved = played["model"]["overall"], played["saved"]["overall"]
+    assert final["infrastructure"] == saved["infrastructure"] == 0
+    assert final["tokens"] == saved["tokens"] > 0
 
     output = tmp_path / "stopped"
     long = ["training.max_steps=50", "training.max_epochs=30", "warmup=none", "search.port=8398"]
-    client = JobSubmissionClient(DASHBOARD)
-    job = client.submit_job(
-        entrypoint=shlex.join(
-            ["python", "-m", "rl_cluster.train", *job_overrides(output, tiny_model, small_tables, *long)]
-        ),
-        runtime_env={
-            "working_dir": str(ROOT),
-            "excludes": [".venv", "benchmarks/results"],
-            "env_vars": JOB_ENVIRONMENT,
-        },
-    )
+    job = submitted(client, "rl_cluster.train", job_overrides(output, tiny_model, small_tables, *long))
     deadline = time.monotonic() + 240
     while "checkpoint of step 1" not in client.get_job_logs(job):
         assert not client.get_job_status(job).is_terminal(), client.get_job_logs(job)

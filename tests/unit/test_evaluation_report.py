@@ -334,19 +334,32 @@ result.runs = first.querySelectorAll(".run").length; result.turns = first.queryS
 document.getElementById("more").click(); result.more = shown();
 result.wide = document.documentElement.scrollWidth > document.documentElement.clientWidth;
 const out = document.createElement("pre"); out.id = "result"; out.textContent = JSON.stringify(result); document.body.append(out);
+if (parent !== window) parent.postMessage(out.textContent, "*");
+</script>
+"""
+_NARROWEST_WINDOW = 500
+_FRAMED = """
+<!doctype html><title>framed</title><iframe src="{name}" style="width: {width}px; height: 1900px; border: 0"></iframe><script>
+window.addEventListener("message", (event) => {{
+  const out = document.createElement("pre"); out.id = "result"; out.textContent = event.data; document.body.append(out);
+}});
 </script>
 """
 
 
 @pytest.mark.slow
 @pytest.mark.skipif(BROWSER is None, reason="no Chromium on this machine (Debian: apt install chromium)")
-@pytest.mark.parametrize("width", [1280, 500])
+@pytest.mark.parametrize("width", [1280, 500, 390])
 def test_page_in_chromium_draws_filters_and_opens_episodes_without_an_error(
     content: ReportContent, page: Path, tmp_path: Path, width: int
 ) -> None:
     text = page.read_text().replace("<head>", f"<head>{_PROBE}", 1).replace("</body>", f"{_ACTIONS}</body>", 1)
     tried = tmp_path / "tried.html"
     tried.write_text(text)
+    if width < _NARROWEST_WINDOW:  # as wide as a phone, inside a wider window
+        framed = tmp_path / "framed.html"
+        framed.write_text(_FRAMED.format(name=tried.name, width=width))
+        tried = framed
     assert BROWSER is not None
     command = [
         BROWSER,
@@ -356,7 +369,8 @@ def test_page_in_chromium_draws_filters_and_opens_episodes_without_an_error(
         "--disable-dev-shm-usage",
         "--enable-logging=stderr",
     ]
-    command += [f"--user-data-dir={tmp_path / 'profile'}", f"--window-size={width},2000", "--dump-dom", tried.as_uri()]
+    command += [f"--user-data-dir={tmp_path / 'profile'}", f"--window-size={max(width, _NARROWEST_WINDOW)},2000"]
+    command += ["--virtual-time-budget=10000", "--dump-dom", tried.as_uri()]
     done = subprocess.run(command, capture_output=True, text=True, timeout=180)
     assert done.returncode == 0, done.stderr
     assert "CONSOLE" not in done.stderr

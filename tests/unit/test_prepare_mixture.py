@@ -203,7 +203,7 @@ def test_mixture_interrupted_goes_on_with_the_sets_that_are_whole(
     monkeypatch.setattr(mixture, "convert", interrupted)
     config = PREPARE.load(["dataset=search_agent_mix", f"source={source}", f"out={tmp_path / 'out'}"])
     assert run(config) == 130
-    said = "interrupted; the sets that are whole are kept, and the same command goes on with the others"
+    said = "interrupted; what is complete is kept, and the same command goes on from there"
     assert said in capsys.readouterr().out
     assert not (tmp_path / "out").exists()
     # A set whose files have changed meanwhile is converted anew.

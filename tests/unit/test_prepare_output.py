@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import json
+import re
 import shutil
 import signal
 import subprocess
 import sys
 import time
 from pathlib import Path
+from typing import Any
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -16,7 +18,8 @@ import pytest
 
 from rl_cluster.datasets.corpus import read_corpus
 from rl_cluster.datasets.preparation import corpus_writer
-from rl_cluster.datasets.preparation.corpus_writer import MAX_ROW_GROUP_BYTES
+from rl_cluster.datasets.preparation.corpus_writer import MAX_ROW_GROUP_BYTES, CorpusWriter
+from rl_cluster.datasets.preparation.pipeline import FILES
 from rl_cluster.datasets.tables import MISSING, check_tasks, read_tasks
 from rl_cluster.errors import ConfigError, DataError
 from rl_cluster.prepare import PREPARE, run
@@ -137,7 +140,9 @@ def test_command_line_prints_a_summary_and_never_a_question(tmp_path: Path) -> N
 
 @pytest.mark.slow
 @pytest.mark.parametrize("signal_number", [signal.SIGINT, signal.SIGKILL])
-def test_interrupted_run_leaves_no_output_and_can_be_run_again(tmp_path: Path, signal_number: signal.Signals) -> None:
+def test_interrupted_run_leaves_no_output_and_goes_on_unless_the_input_changes(
+    tmp_path: Path, signal_number: signal.Signals
+) -> None:
     folder = write_own(tmp_path / "in", [TASK], [{"doc_id": f"d{i}", "text": f"{i} " * 40} for i in range(150_000)])
     arguments = ("dataset=jsonl", f"source={folder}", f"out={tmp_path / 'out'}")
     process = _command(*arguments)
@@ -149,8 +154,8 @@ def test_interrupted_run_leaves_no_output_and_can_be_run_again(tmp_path: Path, s
     process.send_signal(signal_number)
     output, _ = process.communicate(timeout=60)
     assert process.returncode == (130 if signal_number == signal.SIGINT else -signal.SIGKILL), output
-    said = "interrupted; nothing half-made is left, and the same command starts again"
-    assert (said in output) == (signal_number == signal.SIGINT)
+    said = "interrupted; what is complete is kept, and the same command goes on from there"
+    assert (said in output) == (signal_number == signal.SIGINT), output
     assert not (tmp_path / "out").exists()
     write_own(folder, [TASK], [DOCUMENT])
     again = _command(*arguments)
@@ -160,4 +165,74 @@ def test_interrupted_run_leaves_no_output_and_can_be_run_again(tmp_path: Path, s
         "manifest.json",
         "tasks.parquet",
     ]
+    assert not (tmp_path / ".out.partial").exists()
+
+
+def _interrupt_after(monkeypatch: pytest.MonkeyPatch, documents: int) -> None:
+    """Ctrl-C at the next document after so many; row groups of some kilobytes."""
+    monkeypatch.setattr(corpus_writer, "_FLUSH_BYTES", 50_000)
+    monkeypatch.setattr(corpus_writer, "_BATCH_ROWS", 16)
+    add, left = CorpusWriter.add, iter(range(documents))
+
+    def counted(self: CorpusWriter, *arguments: Any) -> str:
+        if next(left, None) is None:
+            raise KeyboardInterrupt
+        return add(self, *arguments)
+
+    monkeypatch.setattr(CorpusWriter, "add", counted)
+
+
+def test_interrupted_conversion_goes_on_after_the_rows_it_kept_and_gives_the_same_bytes(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Twice, over documents that stand twice and ids that are mended, in a stream that is read from its beginning."""
+    documents = [{"doc_id": f"d{i}" + "\n" * (i % 7 == 0), "text": f"{i} " * 60} for i in range(1000)]
+    stream = [document for document in documents for _ in range(1 + (document["doc_id"][-1] == "3"))]
+    folder = write_own(tmp_path / "in", [TASK], stream)
+    config = PREPARE.load(["dataset=jsonl", f"source={folder}", f"out={tmp_path / 'out'}"])
+    for number in (400, 900):
+        with monkeypatch.context() as changed:
+            _interrupt_after(changed, number)
+            assert run(config) == 130
+        assert not (tmp_path / "out").exists()
+    kept = list((tmp_path / ".out.partial").rglob("*.arrow"))
+    assert len(kept) > 3
+    with monkeypatch.context() as changed:
+        _interrupt_after(changed, 10_000)
+        assert run(config) == 0
+        said = capsys.readouterr().out
+        fresh = run_prepare("jsonl", folder, tmp_path / "fresh")
+    assert re.search(r"goes on after [1-9][\d,]+ documents that the run before kept", said)
+    assert not (tmp_path / ".out.partial").exists()
+    for name in FILES:
+        assert (tmp_path / "out" / name).read_bytes() == (fresh.folder / name).read_bytes()
+    assert set(fresh.manifest["merged"]) == {
+        "document ids without their line breaks, outer blanks or what is too long",
+        "documents that stand twice",
+    }
+
+
+def test_interrupted_conversion_of_an_input_that_changed_starts_anew(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    documents = [{"doc_id": f"d{i}", "text": f"{i} " * 60} for i in range(900)]
+    folder = write_own(tmp_path / "in", [TASK], documents)
+    config = PREPARE.load(["dataset=jsonl", f"source={folder}", f"out={tmp_path / 'out'}"])
+    with monkeypatch.context() as changed:
+        _interrupt_after(changed, 800)
+        assert run(config) == 130
+    write_own(folder, [TASK], documents[:600])
+    assert run(config) == 0
+    assert "goes on after" not in capsys.readouterr().out
+    assert json.loads((tmp_path / "out" / "manifest.json").read_text())["counts"]["documents"] == {"own": 600}
+
+
+def test_interrupted_conversion_of_confidential_texts_keeps_none(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    _interrupt_after(monkeypatch, 1)
+    config = PREPARE.load(
+        ["dataset=browsecomp_plus", f"source={FIXTURES / 'browsecomp_plus'}", f"out={tmp_path / 'out'}"]
+    )
+    assert run(config) == 130
     assert not (tmp_path / ".out.partial").exists()

@@ -1,13 +1,12 @@
 """Several training sets as one: each is prepared by itself, then their shares are put together.
 
-A set that is whole is kept in the working folder, so that an interrupted run goes on with the next one. Which tasks of a set
-are taken depends on their ids alone; the mixture's order interleaves the sets. A set without documents is left out: nothing of
+A set that is whole is kept in the working folder, as are the rows of the one that is written, so that an interrupted run goes on
+where it was. Which tasks of a set are taken depends on their ids alone; the mixture's order interleaves the sets. A set without documents is left out: nothing of
 it could be searched, and no run would train on such a folder.
 """
 
 from __future__ import annotations
 
-import hashlib
 import json
 import math
 import shutil
@@ -23,10 +22,9 @@ from rl_cluster.datasets.converters import get_converter
 from rl_cluster.datasets.preparation.corpus_writer import open_corpus_file
 from rl_cluster.datasets.preparation.hub import HUB, locate
 from rl_cluster.datasets.preparation.leakage import find_leakage
-from rl_cluster.datasets.preparation.pipeline import FORMAT_VERSION, Options, convert, write_manifest
+from rl_cluster.datasets.preparation.pipeline import FORMAT_VERSION, Options, convert, input_key, write_manifest
 from rl_cluster.datasets.preparation.progress import PreparationProgress
 from rl_cluster.datasets.preparation.settings import MixtureSet, MixtureSettings, converter_settings
-from rl_cluster.datasets.preparation.source import Source
 from rl_cluster.datasets.preparation.splits import position
 from rl_cluster.errors import DataError
 
@@ -101,7 +99,7 @@ def _prepared_set(
     card = get_converter(settings.name).CARD
     located = locate(member.source or _member_source(source, name), card, member.revision)
     options = replace(options, tasks_only=options.tasks_only or member.tasks_only)
-    done, key = work / name, _key(located, member, options)
+    done, key = work / name, input_key(located, member.settings, options)
     if (done / "manifest.json").is_file() and (done / ".key").read_text(encoding="utf-8") == key:
         progress.say(f"{name}: kept from the run before")
         return done
@@ -110,7 +108,7 @@ def _prepared_set(
     for folder in (done, scratch):
         shutil.rmtree(folder, ignore_errors=True)
     scratch.mkdir(parents=True)
-    convert(located, settings, options, scratch, progress)
+    convert(located, settings, options, scratch, work / f".{name}.rows", progress)
     (scratch / ".key").write_text(key, encoding="utf-8")
     scratch.rename(done)
     return done
@@ -131,13 +129,6 @@ def _member_source(source: str, name: str) -> str:
         f"source={source}: it has no folder {name!r}; put it there, set dataset.sets.{name}.source, or leave the set out with "
         f"~dataset.sets.{name}."
     )
-
-
-def _key(source: Source, member: MixtureSet, options: Options) -> str:
-    """Changes with the settings and with any input file's size or time."""
-    files = [(file.name, file.size, file.path.stat().st_mtime_ns) for file in source.files]
-    state = [FORMAT_VERSION, member.settings, repr(options), source.revision, files]
-    return hashlib.sha256(json.dumps(state, sort_keys=True).encode()).hexdigest()
 
 
 def _taken(table: pa.Table, kept: Sequence[str], member: MixtureSet) -> dict[str, list[int]]:

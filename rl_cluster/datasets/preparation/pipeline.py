@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 from collections import Counter
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -14,6 +15,7 @@ from rl_cluster.datasets.preparation.answer_matching import AnswerMatcher
 from rl_cluster.datasets.preparation.converter import Card, ConverterSettings, Draft
 from rl_cluster.datasets.preparation.corpus_writer import CorpusWriter
 from rl_cluster.datasets.preparation.ids import document_id
+from rl_cluster.datasets.preparation.kept_rows import KeptRows
 from rl_cluster.datasets.preparation.leakage import find_leakage
 from rl_cluster.datasets.preparation.prepared_documents import prepared_corpora, prepared_documents
 from rl_cluster.datasets.preparation.progress import PreparationProgress
@@ -44,13 +46,44 @@ class Options:
     documents: Path | None = None
 
 
+def input_key(source: Source, settings: Mapping[str, Any], options: Options) -> str:
+    """Changes with the settings and with any input file's size or time."""
+    files = [(file.name, file.size, file.path.stat().st_mtime_ns) for file in source.files]
+    state = [FORMAT_VERSION, settings, repr(options), source.revision, files]
+    return hashlib.sha256(json.dumps(state, sort_keys=True).encode()).hexdigest()
+
+
 def convert(
-    source: Source, settings: ConverterSettings, options: Options, folder: Path, progress: PreparationProgress
+    source: Source,
+    settings: ConverterSettings,
+    options: Options,
+    folder: Path,
+    kept: Path,
+    progress: PreparationProgress,
 ) -> dict[str, Any]:
     """Writes `tasks.parquet`, `corpus.parquet` and, last, `manifest.json` into an existing folder; returns the manifest.
 
-    The same files and settings give the same bytes. Raises DataError for whatever in the source is malformed.
+    The same files and settings give the same bytes. What is written of the corpus is kept in the folder `kept` until it is whole,
+    for a run after an interruption. Raises DataError for whatever in the source is malformed.
     """
+    rows = KeptRows(kept, input_key(source, settings.model_dump(mode="json"), options))
+    try:
+        manifest = _convert(source, settings, options, folder, rows, progress)
+    except Exception:
+        rows.discard()  # what was wrong is mended first, and then the input is another
+        raise
+    rows.discard()
+    return manifest
+
+
+def _convert(
+    source: Source,
+    settings: ConverterSettings,
+    options: Options,
+    folder: Path,
+    kept: KeptRows,
+    progress: PreparationProgress,
+) -> dict[str, Any]:
     converter, report = get_converter(settings.name), Report()
     card, label = converter.CARD, getattr(settings, "label", settings.name)
     source.watch = progress.reading
@@ -60,7 +93,10 @@ def convert(
         _ask_the_only_corpus(drafts, options.documents)
     by_answers = options.answer_documents and any(draft.answer_only and not draft.gains for draft in drafts)
     matcher = AnswerMatcher(drafts, options.answer_documents) if by_answers else None
-    with CorpusWriter(folder / "corpus.parquet", report) as corpus:
+    # Confidential texts lie nowhere but in the result.
+    with CorpusWriter(folder / "corpus.parquet", report, None if card.confidential else kept) as corpus:
+        if corpus.num_kept:
+            progress.say(f"{label}: goes on after {corpus.num_kept:,} documents that the run before kept")
         for name, document, place in _documents(source, settings, options, report):
             doc_id = corpus.add(name, document, place)
             progress.documents += 1

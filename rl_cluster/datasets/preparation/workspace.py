@@ -11,6 +11,9 @@ from pathlib import Path
 from rl_cluster.datasets.preparation.pipeline import FILES
 from rl_cluster.errors import ConfigError
 
+ROWS = ".rows"
+"""Of the parts: where the rows of a single set's corpus are kept."""
+
 
 def check_out(out: Path) -> None:
     """Raises ConfigError where `out` holds anything that is no prepared data set: it would be overwritten."""
@@ -51,5 +54,10 @@ def workspace(out: Path) -> Iterator[tuple[Path, Path]]:
             shutil.rmtree(parts)
         finally:
             shutil.rmtree(result, ignore_errors=True)
-            if not parts.exists() or not any(path for path in parts.iterdir() if not path.name.startswith(".")):
+            if not parts.exists() or not _holds_something(parts):
                 shutil.rmtree(work, ignore_errors=True)
+
+
+def _holds_something(parts: Path) -> bool:
+    """Whole sets of a mixture, or rows of a corpus (see `kept_rows`); other hidden folders are scratch."""
+    return any(not path.name.startswith(".") or any(path.glob("*.arrow")) for path in parts.iterdir())
