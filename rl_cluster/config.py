@@ -14,7 +14,7 @@ from typing import Annotated, Any, Literal, TypeVar, get_args
 from pydantic import BaseModel, Field, ValidationError, model_validator
 
 from rl_cluster.config_algorithm import UNGROUPED_ADVANTAGES, AlgorithmConfig
-from rl_cluster.config_search import AgentTool, SearchConfig
+from rl_cluster.config_search import ENDPOINT_ACCESS, AgentTool, SearchConfig
 from rl_cluster.config_types import Fraction, NonNegative, Positive, Seconds, Section, UserPath, check_absolute
 from rl_cluster.errors import ConfigError
 
@@ -365,6 +365,8 @@ def bound_settings(settings: Mapping[str, Any]) -> dict[str, Any]:
             continue
         for name, value in values.items() if isinstance(values, Mapping) else [("", values)]:
             dotted = f"{section}.{name}" if name else section
+            if dotted == "search.external" and value is not None:
+                value = {key: setting for key, setting in value.items() if key not in ENDPOINT_ACCESS}
             if dotted not in _FREE and (section != "rollout" or name in _BOUND_ROLLOUT):
                 bound[dotted] = value
     return bound

@@ -98,6 +98,10 @@ class ExternalSearchConfig(Section):
         return self
 
 
+ENDPOINT_ACCESS = frozenset({"token_env", "token_scheme", "max_concurrency", "retries"})
+"""Settings of `search.external` that change no answer."""
+
+
 class SearchConfig(Section):
     lexical: LexicalConfig
     vector: VectorConfig

@@ -14,7 +14,7 @@ import json
 import logging
 import os
 import sys
-from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -46,7 +46,7 @@ if TYPE_CHECKING:
     from rl_cluster.evaluation.runner import Evaluation, Stage
     from rl_cluster.evaluation.world import QuestionSet, World
 
-    OpenWorld = Callable[[QuestionSet, Corpus, Drift], World]
+    OpenWorld = Callable[[QuestionSet, Corpus, Drift], Awaitable[World]]
 
 EVALUATE = Application("evaluate", "rl_cluster.evaluate", check_evaluate)
 Say = Callable[[str], None]
@@ -183,7 +183,8 @@ def check_inputs(config: EvaluateConfig, sets: Sequence[QuestionSet]) -> KeptPar
     parts: dict[Part, dict[str, Any]] = {}
     for questions in sets:
         corpus = questions.read_corpus()
-        check_filters(questions, corpus, config.environment.filter_fields, drifts)
+        if config.search.external is None:  # the endpoint's documents are not at hand
+            check_filters(questions, corpus, config.environment.filter_fields, drifts)
         check_documents(questions, corpus, drifts)
         for system, configuration, tokenizer in models.values():
             _check_context(config, system, configuration, tokenizer, questions, corpus)
@@ -255,8 +256,9 @@ def _open_index_world(config: EvaluateConfig, systems: Mapping[str, SystemConfig
     from rl_cluster.models.source import cache_root
     from rl_cluster.retrieval.devices import devices_from_config
 
-    def opened(questions: QuestionSet, corpus: Corpus, drift: Drift) -> World:
-        return open_world(
+    async def opened(questions: QuestionSet, corpus: Corpus, drift: Drift) -> World:
+        return await asyncio.to_thread(
+            open_world,
             questions,
             corpus,
             drift,
@@ -274,21 +276,19 @@ def _open_index_world(config: EvaluateConfig, systems: Mapping[str, SystemConfig
 
 @contextlib.asynccontextmanager
 async def _endpoint_worlds(config: EvaluateConfig, systems: Mapping[str, SystemConfig]) -> AsyncIterator[OpenWorld]:
-    """Worlds over the endpoint, each of whose tools is tried first."""
-    from rl_cluster.evaluation.endpoint_world import EndpointSearch, endpoint_world
-    from rl_cluster.service.http_search import HttpSearchClient, endpoint_id, http_search_settings, try_tool
+    """Worlds over the endpoint."""
+    from rl_cluster.evaluation.endpoint_world import EndpointSearch, open_endpoint_world
+    from rl_cluster.service.http_search import HttpSearchClient, endpoint_id, http_search_settings
     from rl_cluster.service.values import SEARCH_TOOLS
 
     settings = http_search_settings(config.search)
     client = HttpSearchClient(settings)
     try:
-        for tool in searched_tools(config, systems):
-            if tool in SEARCH_TOOLS:
-                await try_tool(client, tool)
         yield partial(
-            endpoint_world,
+            open_endpoint_world,
             environment=_environment(config),
             search=EndpointSearch(client, settings.max_k, settings.timeout_s),
+            tools=[tool for tool in searched_tools(config, systems) if tool in SEARCH_TOOLS],
             identity=endpoint_id(config.search),
             seed=config.seed,
         )

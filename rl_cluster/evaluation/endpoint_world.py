@@ -16,7 +16,7 @@ from rl_cluster.environments.search_tools import ReadPart
 from rl_cluster.errors import ConfigError
 from rl_cluster.evaluation.drift.base import Drift
 from rl_cluster.evaluation.world import QuestionSet, World
-from rl_cluster.service.http_search import HttpSearchClient, http_search_settings
+from rl_cluster.service.http_search import HttpSearchClient, http_search_settings, try_tool
 from rl_cluster.service.values import SEARCH_TOOLS
 
 
@@ -90,16 +90,23 @@ def check_endpoint_worlds(
         )
 
 
-def endpoint_world(
+async def open_endpoint_world(
     questions: QuestionSet,
     corpus: Corpus,
     drift: Drift,
     environment: SearchEnvironmentSettings,
     search: EndpointSearch,
+    tools: Sequence[str],
     identity: str,
     seed: int,
 ) -> World:
-    """The questions under a drift that leaves documents as they are; `identity` stands in place of an index's id."""
+    """The questions under a drift that leaves documents as they are; `identity` stands in place of an index's id.
+
+    Each of the `tools` is tried with the drift's filters. Raises ConfigError where the endpoint refuses it, ToolTimeoutError or
+    ToolUnavailableError where it does not answer.
+    """
+    for tool in tools:
+        await try_tool(search.client, tool, drift.filters)
     taken = {*corpus.doc_ids, *(doc_id for task in questions.tasks for doc_id in (*task.gains, *task.excluded))}
     tasks, told = drift.tasks(questions.tasks, taken, seed), drift.environment(environment)
     client = EndpointSearch(search.client, search.max_k, search.timeout_s, drift.filters)

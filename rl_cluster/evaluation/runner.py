@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import time
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass, field
 from typing import Any
@@ -61,13 +61,12 @@ class Stage:
 class Plan:
     """`stages` are played one after another: engines of several models need not fit at once.
 
-    `open_world` may take long, and is called in a thread; `traces`: how many undisturbed episodes of each system the tracker
-    wants, of those that are played now.
+    `traces`: how many undisturbed episodes of each system the tracker wants, of those that are played now.
     """
 
     stages: Sequence[Stage]
     drifts: Mapping[str, Drift]
-    open_world: Callable[[QuestionSet, Corpus, Drift], World]
+    open_world: Callable[[QuestionSet, Corpus, Drift], Awaitable[World]]
     samples: int
     kept: KeptParts
     traces: int = 0
@@ -130,7 +129,7 @@ async def _on_set(
         if not met:
             continue
         say(f"{where}: {len(questions.tasks)} questions, {len(corpus)} documents")
-        world = await asyncio.to_thread(plan.open_world, questions, corpus, drift)
+        world = await plan.open_world(questions, corpus, drift)
         for system in met:
             part = Part(system, questions.dataset, name)
             kept, played = await _play_part(part, players[system], world, plan, questions.confidential)

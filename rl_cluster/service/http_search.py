@@ -21,6 +21,7 @@ from urllib.parse import quote
 import aiohttp
 
 from rl_cluster.config import SearchConfig
+from rl_cluster.config_search import ENDPOINT_ACCESS
 from rl_cluster.datasets.text import (
     MAX_PART_CHARACTERS,
     MAX_SNIPPET_CHARACTERS,
@@ -75,9 +76,9 @@ def http_search_settings(search: SearchConfig) -> HttpSearchSettings:
 
 
 def endpoint_id(search: SearchConfig) -> str:
-    """Names an endpoint and how it is asked, in place of an index's content id; what it holds may change all the same."""
+    """Names an endpoint and what it is asked, in place of an index's content id; what it holds may change all the same."""
     assert search.external is not None
-    state = json.dumps(search.external.model_dump(mode="json"), sort_keys=True)
+    state = json.dumps(search.external.model_dump(mode="json", exclude=set(ENDPOINT_ACCESS)), sort_keys=True)
     return f"external-{hashlib.sha256(state.encode()).hexdigest()[:23]}"
 
 
@@ -208,10 +209,10 @@ class HttpSearchClient:
             return answer.status, wait_s, bytes(content)
 
 
-async def try_tool(client: HttpSearchClient, tool: str) -> None:
-    """Raises ConfigError where the endpoint refuses what the template of a tool makes of a question."""
+async def try_tool(client: HttpSearchClient, tool: str, filters: Mapping[str, Any] | None = None) -> None:
+    """Raises ConfigError where the endpoint refuses what the template of a tool makes of a question and of `filters`."""
     try:
-        await client.search(tool, "search", 1, ())
+        await client.search(tool, "search", 1, (), filters)
     except SearchRequestError as error:
         said = str(error).rstrip(".")
         raise ConfigError(f"search.external.tools.{tool}: {said}; correct it to what {client.url} takes.") from error

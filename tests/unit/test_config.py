@@ -10,7 +10,7 @@ import pytest
 from hydra import compose, initialize_config_module
 
 from rl_cluster.composition import TRAIN, load_config
-from rl_cluster.config import Config, tracking_uri
+from rl_cluster.config import Config, bound_settings, tracking_uri
 from rl_cluster.errors import ConfigError
 from rl_cluster.evaluate import EVALUATE
 from rl_cluster.evaluation.settings import ModelSystemConfig, systems_of
@@ -405,3 +405,11 @@ def test_load_config_dropout_with_reinforcement_learning_is_refused() -> None:
 
 def test_load_config_k1_as_a_loss_is_refused_and_says_where_it_belongs() -> None:
     assert "estimator=k1 has no gradient" in refusal("algorithm.kl.estimator=k1")
+
+
+def test_bound_settings_access_to_an_endpoint_may_change_and_what_it_is_asked_may_not() -> None:
+    where = ["search=http_json", "search.external.url=https://search.example/v1/search"]
+    before = bound_settings(load_config(where).model_dump(mode="json"))
+    access = ["search.external.max_concurrency=2", "search.external.retries=9", "search.external.token_env=NEW_TOKEN"]
+    assert bound_settings(load_config([*where, *access]).model_dump(mode="json")) == before
+    assert bound_settings(load_config([*where, "search.external.max_k=50"]).model_dump(mode="json")) != before

@@ -110,6 +110,38 @@ def test_evaluate_own_endpoint_wrong_setting_is_refused(
     assert not (out / "report.json").exists()
 
 
+def test_evaluate_own_endpoint_that_refuses_a_filter_of_a_drift_is_no_effect_of_the_drift(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The corpus at hand may lack metadata, so that the endpoint itself is asked."""
+    drift = [
+        "evaluation/drift=[new_filter]",
+        "evaluation.drift.new_filter.field=colour",
+        "evaluation.drift.new_filter.values=[red]",
+    ]
+    with search_endpoint(
+        tmp_path, lambda body: (422, {"detail": "no field colour"}) if body["filters"] else None
+    ) as server:
+        code, out = evaluated(tmp_path, "search=http_json", f"search.external.url={server.url}", *drift)
+    assert code == 2
+    assert (
+        "error: search.external.tools.bm25_search: The search was refused as wrong: no field colour"
+        in capsys.readouterr().out
+    )
+    assert not (out / "report.json").exists()
+
+
+def test_evaluate_own_endpoint_complete_evaluation_is_reported_again_without_it(tmp_path: Path) -> None:
+    """How it is asked may change meanwhile."""
+    with search_endpoint(tmp_path) as server:
+        where = ["search=http_json", f"search.external.url={server.url}"]
+        code, out = evaluated(tmp_path, *where)
+        asked = len(server.bodies)
+        again = [*where, "search.external.max_concurrency=2", f"output_dir={out}"]
+        assert (code, evaluated(tmp_path, *again)[0]) == (0, 0)
+    assert len(server.bodies) == asked
+
+
 def test_evaluate_own_endpoint_of_confidential_questions_is_refused(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -16,10 +16,12 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
+from rl_cluster.datasets.converters import get_converter
 from rl_cluster.datasets.corpus import read_corpus
 from rl_cluster.datasets.preparation import corpus_writer
 from rl_cluster.datasets.preparation.corpus_writer import MAX_ROW_GROUP_BYTES, CorpusWriter
-from rl_cluster.datasets.preparation.pipeline import FILES
+from rl_cluster.datasets.preparation.hub import locate
+from rl_cluster.datasets.preparation.pipeline import FILES, Options, input_key
 from rl_cluster.datasets.tables import MISSING, check_tasks, read_tasks
 from rl_cluster.errors import ConfigError, DataError
 from rl_cluster.prepare import PREPARE, run
@@ -225,6 +227,33 @@ def test_interrupted_conversion_of_an_input_that_changed_starts_anew(
     assert run(config) == 0
     assert "goes on after" not in capsys.readouterr().out
     assert json.loads((tmp_path / "out" / "manifest.json").read_text())["counts"]["documents"] == {"own": 600}
+
+
+def test_interrupted_conversion_kept_rows_that_were_cut_are_written_anew(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = write_own(tmp_path / "in", [TASK], [{"doc_id": f"d{i}", "text": f"{i} " * 60} for i in range(900)])
+    config = PREPARE.load(["dataset=jsonl", f"source={folder}", f"out={tmp_path / 'out'}"])
+    with monkeypatch.context() as changed:
+        _interrupt_after(changed, 800)
+        assert run(config) == 130
+    kept = sorted((tmp_path / ".out.partial").rglob("*.arrow"))
+    kept[1].write_bytes(kept[1].read_bytes()[:1000])
+    with monkeypatch.context() as changed:
+        _interrupt_after(changed, 10_000)
+        assert run(config) == 0
+        fresh = run_prepare("jsonl", folder, tmp_path / "fresh")
+    assert (tmp_path / "out" / "corpus.parquet").read_bytes() == (fresh.folder / "corpus.parquet").read_bytes()
+
+
+def test_input_key_changes_with_the_documents_of_another_folder(tmp_path: Path) -> None:
+    folder = write_own(tmp_path / "in", [TASK], [DOCUMENT])
+    lent = run_prepare("jsonl", folder, tmp_path / "lent").folder
+    source, options = locate(str(folder), get_converter("jsonl").CARD, None), Options(documents=lent)
+    before = input_key(source, {}, options)
+    assert before == input_key(source, {}, options)
+    (lent / "corpus.parquet").touch()
+    assert input_key(source, {}, options) != before
 
 
 def test_interrupted_conversion_of_confidential_texts_keeps_none(

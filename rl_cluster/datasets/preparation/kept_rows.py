@@ -8,6 +8,7 @@ interrupted.
 from __future__ import annotations
 
 import json
+import os
 import shutil
 from collections import Counter
 from collections.abc import Iterator
@@ -41,12 +42,15 @@ class KeptRows:
         self._number = 0
 
     def read(self) -> Iterator[tuple[pa.Table, Covered]]:
-        """The kept row groups in their order; further ones are kept behind them."""
+        """The kept row groups in their order; further ones are kept behind them. What a loss of power has cut ends them."""
         while (path := self._path(self._number)).is_file():
-            with pa.memory_map(str(path)) as file:
-                table = pa.ipc.open_file(file).read_all()
+            try:
+                with pa.memory_map(str(path)) as file:
+                    table = pa.ipc.open_file(file).read_all()
+                state = json.loads((table.schema.metadata or {})[_STATE])
+            except (pa.ArrowInvalid, KeyError):
+                return
             self._number += 1
-            state = json.loads((table.schema.metadata or {})[_STATE])
             yield table.replace_schema_metadata(None), Covered(state["documents"], Counter(state["merged"]))
 
     def keep(self, rows: pa.Table, covered: Covered) -> None:
@@ -57,6 +61,8 @@ class KeptRows:
         scratch = path.with_suffix(".partial")
         with pa.OSFile(str(scratch), "wb") as file, pa.ipc.new_file(file, rows.schema, options=_OPTIONS) as writer:
             writer.write_table(rows)
+        with open(scratch, "rb") as file:
+            os.fsync(file.fileno())
         scratch.rename(path)
         self._number += 1
 

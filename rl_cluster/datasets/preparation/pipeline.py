@@ -24,7 +24,7 @@ from rl_cluster.datasets.preparation.source import Source, sha256_of
 from rl_cluster.datasets.preparation.splits import held_out_split
 from rl_cluster.datasets.tables import MISSING, write_tasks
 from rl_cluster.datasets.task import Document, Task
-from rl_cluster.errors import DataError
+from rl_cluster.errors import DataError, RLClusterError
 
 FORMAT_VERSION = 3
 FILES = ("tasks.parquet", "corpus.parquet", "manifest.json")
@@ -49,7 +49,8 @@ class Options:
 def input_key(source: Source, settings: Mapping[str, Any], options: Options) -> str:
     """Changes with the settings and with any input file's size or time."""
     files = [(file.name, file.size, file.path.stat().st_mtime_ns) for file in source.files]
-    state = [FORMAT_VERSION, settings, repr(options), source.revision, files]
+    lent = None if options.documents is None else (options.documents / FILES[1]).stat()
+    state = [FORMAT_VERSION, settings, repr(options), source.revision, files, lent and [lent.st_size, lent.st_mtime_ns]]
     return hashlib.sha256(json.dumps(state, sort_keys=True).encode()).hexdigest()
 
 
@@ -69,7 +70,7 @@ def convert(
     rows = KeptRows(kept, input_key(source, settings.model_dump(mode="json"), options))
     try:
         manifest = _convert(source, settings, options, folder, rows, progress)
-    except Exception:
+    except RLClusterError:
         rows.discard()  # what was wrong is mended first, and then the input is another
         raise
     rows.discard()
