@@ -137,6 +137,29 @@ def test_endpoint_call_whose_arguments_nothing_can_read_is_answered_in_the_conve
     assert (played.outcome, record_of(played, world.tasks[0]).malformed_calls) == (Outcome.FINISHED, 1)
 
 
+@pytest.mark.parametrize("native", [True, False])
+def test_endpoint_half_a_character_in_a_reply_is_replaced_before_it_is_sent_back(world: World, native: bool) -> None:
+    def answer(body: dict[str, Any]) -> Answer:
+        if len(body["messages"]) > 2:
+            return completion("answer: pumps-0")
+        status, content = completion("bm25_search(2): \ud800 pump")
+        message = content["choices"][0]["message"]
+        if native:
+            function = {"name": "bm25_search", "arguments": '{"query": "\udfff pump \U0001f600", "k": 2}'}
+            message["tool_calls"] = [{"id": "call-\ud800", "type": "function", "function": function}]
+        return status, content
+
+    with chat_server(answer) as server:
+        played = play(server, world, native_tools=native)
+    assert (played.outcome, played.turns[0].text) == (Outcome.FINISHED, "bm25_search(2): \ufffd pump")
+    (call,) = played.turns[0].tool_calls
+    assert call.arguments["query"] == ("\ufffd pump \U0001f600" if native else "\ufffd pump")
+    said, answered = server.bodies[1]["messages"][2:]
+    assert said["content"] == "bm25_search(2): \ufffd pump"
+    assert [each["id"] for each in said.get("tool_calls", [])] == (["call-\ufffd"] if native else [])
+    assert answered.get("tool_call_id") == ("call-\ufffd" if native else None)
+
+
 @pytest.mark.parametrize("status", [429, 500])
 def test_endpoint_that_recovers_is_asked_again(world: World, status: int) -> None:
     left = [status, status]

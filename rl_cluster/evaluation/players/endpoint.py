@@ -11,6 +11,7 @@ from __future__ import annotations
 import asyncio
 import json
 import os
+import re
 import time
 import uuid
 from array import array
@@ -32,6 +33,7 @@ UNKNOWN_ID = -1
 """Stands for each token that an endpoint counted, whose id it does not say."""
 MAX_PAUSE_S = 30.0
 _QUOTA = "insufficient_quota"
+_HALF_CHARACTERS = re.compile("[\ud800-\udfff]")
 _TOO_LONG = ("context_length_exceeded", "context length", "context size", "context window")
 
 
@@ -229,7 +231,7 @@ def _read(response: httpx.Response, url: str) -> _Reply:
     """Raises EndpointError where the answer is not a chat completion."""
     try:
         answer = response.json()
-        choice = answer["choices"][0]
+        choice = _whole_characters(answer["choices"][0])
         message = choice["message"]
         text, calls = message.get("content"), message.get("tool_calls") or []
         if not (text is None or isinstance(text, str)) or any(not isinstance(call["id"], str) for call in calls):
@@ -242,6 +244,11 @@ def _read(response: httpx.Response, url: str) -> _Reply:
         raise EndpointError(
             f"{url}: its answer is no chat completion ({type(error).__name__}): {_excerpt(response)}; is this an OpenAI-compatible endpoint?"
         ) from error
+
+
+def _whole_characters(value: Any) -> Any:
+    """JSON without lone surrogates: they have no UTF-8 form, and what an endpoint said is sent back to it and kept."""
+    return json.loads(_HALF_CHARACTERS.sub("\N{REPLACEMENT CHARACTER}", json.dumps(value, ensure_ascii=False)))
 
 
 def _check_address(url: str) -> None:
