@@ -22,7 +22,7 @@ from rl_cluster.environments.search_tools import SearchToolSettings
 from rl_cluster.errors import ClusterError, ConfigError, DeadlineError, RLClusterError
 from rl_cluster.service.serve_settings import ServeConfig, check_serve
 from rl_cluster.service.settings import ServiceSettings, service_settings
-from rl_cluster.service.values import http_address, index_name, open_parts
+from rl_cluster.service.values import WHOLE_TOOLS, http_address, index_name, open_parts, shards_of
 
 SERVE = Application("serve", "rl_cluster.serve", check_serve)
 
@@ -50,16 +50,25 @@ def run(config: ServeConfig) -> int:
 
 
 def check_folders(folders: list[str], settings: ServiceSettings) -> None:
-    """What a replica would find wrong is said before one is started; replicas of one machine share what they map."""
-    from rl_cluster.retrieval.manifest import check_parts, read_manifest
-    from rl_cluster.retrieval.memory import check_open, open_bytes
+    """What a replica would find wrong is said before one is started; replicas of one machine share what they map.
 
-    taken, parts = 0, open_parts(settings.tools.tools)
+    A machine holds the whole indexes for some tools, and for others at least one shard of each: other shards may be elsewhere.
+    """
+    from rl_cluster.retrieval.manifest import check_parts, read_manifest
+    from rl_cluster.retrieval.memory import check_open
+    from rl_cluster.retrieval.shards import shard_bytes
+
+    tools, shards = settings.tools.tools, settings.limits.shards
+    parts = {n: open_parts(tool for tool in tools if shards_of(tool, shards) == n) for n in (1, shards)}
+    taken = dict.fromkeys(parts, 0)
     for folder in dict.fromkeys(folders):
-        manifest, built = read_manifest(_absolute(folder))
-        check_parts(folder, built, parts)
-        taken += open_bytes(manifest, built, parts)
-        check_open(folder, taken, settings.memory_gib)
+        path = _absolute(folder)
+        check_parts(folder, read_manifest(path)[1], open_parts(tools))
+        for number in filter(parts.get, parts):
+            taken[number] += shard_bytes(path, number, parts[number])
+            whole = "the whole indexes" if shards == 1 else f"the whole indexes for {', '.join(WHOLE_TOOLS)}"
+            opened = whole if number == 1 else f"one of {number} shards of each index"
+            check_open(folder, taken[number], settings.memory_gib, opened)
 
 
 def _serve(config: ServeConfig, settings: ServiceSettings, console: Console, ended: threading.Event) -> None:

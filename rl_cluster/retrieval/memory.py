@@ -1,6 +1,8 @@
 """What an index takes of a machine's memory, so that one that cannot fit is refused before anything is built or opened.
 
-Files are mapped, hence a part that does not fit would still open, and then wait for the disk at every search.
+Files are mapped, hence a part that does not fit would still open, and then wait for the disk at every search. `memory_gib` is
+what one machine gives to its indexes, whichever of its processes map them: it bounds what is built there and what a replica
+there opens, which is a shard of each index where those are cut.
 """
 
 from __future__ import annotations
@@ -55,8 +57,9 @@ def vector_bytes(documents: int, dimensions: int, vector: VectorSettings) -> int
 def check_build(
     documents: int, text_bytes: int, settings: IndexSettings, dimensions: Callable[[], int], memory_gib: float | None
 ) -> None:
-    """Raises ConfigError where an index cannot be built or served in `memory_gib` (None: what the machine has).
+    """Raises ConfigError where an index cannot be built in `memory_gib` (None: what the machine has).
 
+    One machine builds the whole, also where it is cut into shards afterwards.
     `dimensions` of the embedder is asked only where it could matter, since it loads a model.
     """
     budget = machine_gib() if memory_gib is None else memory_gib
@@ -74,17 +77,20 @@ def check_build(
     needed = max(lexical, vector)
     if needed > budget * _GIB:
         raise ConfigError(
-            f"The index of {documents} documents needs about {needed / _GIB:.3g} GiB of memory, but {_given(memory_gib, budget)}; "
+            f"The index of {documents} documents needs about {needed / _GIB:.3g} GiB of memory on the machine that builds it whole, but "
+            f"{_given(memory_gib, budget)}; "
             f"{smaller}use a larger machine."
         )
 
 
-def check_open(folder: str | Path, needed_bytes: int, memory_gib: float | None) -> None:
-    """Raises ConfigError where indexes that take `needed_bytes` do not fit; `folder`: the one that is being opened."""
+def check_open(
+    folder: str | Path, needed_bytes: int, memory_gib: float | None, opened: str = "the indexes of a replica"
+) -> None:
+    """Raises ConfigError where what is `opened` on a machine takes `needed_bytes`, which do not fit; `folder`: its latest index."""
     budget = machine_gib() if memory_gib is None else memory_gib
     if needed_bytes > budget * _GIB:
         raise ConfigError(
-            f"{folder}: with it the indexes of a replica take {needed_bytes / _GIB:.3g} GiB of memory, but "
+            f"{folder}: with it {opened} take {needed_bytes / _GIB:.3g} GiB of a machine's memory, but "
             f"{_given(memory_gib, budget)}; build it with search/vector=ivf_pq, or use a larger machine."
         )
 

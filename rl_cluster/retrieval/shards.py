@@ -22,6 +22,7 @@ from rl_cluster.retrieval.filters import FilterIndex
 from rl_cluster.retrieval.index_build import discard
 from rl_cluster.retrieval.lexical import LexicalIndex
 from rl_cluster.retrieval.manifest import read_manifest, write_manifest
+from rl_cluster.retrieval.memory import open_bytes
 from rl_cluster.retrieval.self_check import known_answers
 
 
@@ -36,6 +37,20 @@ def shard_folder(folder: str | Path, shard: int, number: int) -> str:
             "it is cut into."
         )
     return str(path)
+
+
+def shard_bytes(folder: str | Path, number: int, parts: tuple[str, ...]) -> int:
+    """What the `parts` of the largest of `number` shards take once they are warm.
+
+    Where the index is not cut so, an equal share of the whole, since the largest takes no less. Raises IndexFormatError where
+    there is no whole index.
+    """
+    folder = Path(folder)
+    manifest, settings = read_manifest(folder)
+    target = folder / f"shards-{number}"
+    if number == 1 or not _is_whole(target, number, manifest["content_id"]):
+        return open_bytes(manifest, settings, parts) // number
+    return max(open_bytes(*read_manifest(target / str(shard)), parts) for shard in range(number))
 
 
 def cut(folder: str | Path, number: int) -> None:

@@ -12,7 +12,9 @@ from rl_cluster.datasets.corpus import Corpus
 from rl_cluster.datasets.task import Document
 from rl_cluster.errors import ConfigError, IndexBuildError, IndexFormatError, SearchRequestError
 from rl_cluster.retrieval.index import IndexSettings, SearchIndex
-from rl_cluster.retrieval.shards import cut, shard_folder
+from rl_cluster.retrieval.manifest import read_manifest
+from rl_cluster.retrieval.memory import open_bytes
+from rl_cluster.retrieval.shards import cut, shard_bytes, shard_folder
 from rl_cluster.service import catalog
 from rl_cluster.service.catalog import IndexCatalog
 from rl_cluster.service.merging import described, merged
@@ -142,3 +144,13 @@ def test_cut_full_disk_is_a_typed_error_and_leaves_nothing(folder: Path) -> None
     assert [path.name for path in folder.iterdir() if "shards" in path.name] == [f"shards-{NUMBER}"]
     cut(folder, 2)
     assert SearchIndex.open(shard_folder(folder, 1, 2), ("lexical",)).search("lexical", "boiler RB-12", 1)
+
+
+def test_shard_bytes_are_those_of_the_largest_or_an_equal_share_before_the_cut(folder: Path) -> None:
+    parts = ("lexical", "vector")
+    whole = open_bytes(*read_manifest(folder), parts)
+    sizes = [open_bytes(*read_manifest(Path(shard_folder(folder, shard, NUMBER))), parts) for shard in range(NUMBER)]
+    assert shard_bytes(folder, NUMBER, parts) == max(sizes) < whole
+    assert shard_bytes(folder, NUMBER, ("lexical",)) < max(sizes)
+    assert shard_bytes(folder, 1, parts) == whole
+    assert shard_bytes(folder, 3, parts) == whole // 3

@@ -13,6 +13,7 @@ from rl_cluster.environments.search_tools import SearchToolSettings
 from rl_cluster.errors import ConfigError, DataError, IndexFormatError
 from rl_cluster.retrieval.index import IndexSettings, SearchIndex
 from rl_cluster.retrieval.memory import open_bytes
+from rl_cluster.retrieval.shards import cut
 from rl_cluster.serve import SERVE, check_folders, corpus_to_serve
 from rl_cluster.service.settings import CallLimits, ServiceSettings
 from tests.helpers.small_index import HashEmbedder, documents
@@ -69,6 +70,33 @@ def test_check_folders_counts_the_parts_that_the_tools_open(tmp_path: Path) -> N
     with pytest.raises(ConfigError, match=r"search\.memory_gib"):
         check_folders([str(tmp_path / "i"), *copies], settings("bm25_search"))
     check_folders([str(tmp_path / "i")] * 9, settings("bm25_search"))
+
+
+def test_check_folders_index_in_shards_counts_what_one_machine_opens(tmp_path: Path) -> None:
+    folder = tmp_path / "i"
+    corpus = Corpus.from_documents("kb", documents(1, 3000))
+    index = SearchIndex.build(corpus, IndexSettings(), folder, embedder=HashEmbedder())
+    whole = open_bytes(index.manifest, index.settings, ("lexical", "vector")) / 2**30
+
+    def check(memory_gib: float, shards: int, *tools: str) -> None:
+        limits = CallLimits(shards=shards)
+        check_folders(
+            [str(folder)], ServiceSettings(SearchToolSettings(5, 10, tools), limits, "::1", 8399, memory_gib=memory_gib)
+        )
+
+    searching = ("bm25_search", "vector_search")
+    for _ in range(2):  # not cut yet, then cut
+        with pytest.raises(
+            ConfigError, match=r"/i: with it the whole indexes take .* of a machine's memory, but search\.memory_gib="
+        ):
+            check(0.5 * whole, 1, *searching)
+        check(0.5 * whole, 4, *searching)
+        with pytest.raises(ConfigError, match=r"/i: with it one of 4 shards of each index take .*search\.memory_gib="):
+            check(0.2 * whole, 4, *searching)
+        with pytest.raises(ConfigError, match="the whole indexes for hybrid_search take"):
+            check(0.5 * whole, 4, *searching, "hybrid_search")
+        check(1.01 * whole, 4, *searching, "hybrid_search")
+        cut(folder, 4)
 
 
 def test_check_folders_index_without_what_a_tool_reads_is_refused(tmp_path: Path) -> None:
