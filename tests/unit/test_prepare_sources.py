@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gzip
 import json
+import re
 import shutil
 import tempfile
 import zipfile
@@ -39,6 +40,49 @@ def test_zip_archive_gives_the_tables_of_its_folder(tmp_path: Path, inside: str)
     assert [file["name"] for file in zipped.manifest["source"]["files"]] == [
         Path(inside).name if source == archive else inside
     ]
+
+
+@pytest.mark.parametrize(
+    ("at", "value", "problem"),
+    [
+        (6, 0x01, "dataset/label.csv cannot be unpacked (File 'dataset/label.csv' is encrypted, password required for extraction)"),
+        (8, 9, "dataset/label.csv cannot be unpacked (That compression method is not supported)"),
+        (8, 77, "dataset/label.csv cannot be unpacked (That compression method is not supported)"),
+        (4, 99, "it cannot be unpacked (zip file version 9.9)"),
+    ],
+    ids=["password", "deflate64", "unknown", "version"],
+)  # fmt: skip
+def test_zip_archive_that_zipfile_cannot_unpack_is_one_sentence(
+    tmp_path: Path, at: int, value: int, problem: str
+) -> None:
+    """Version (at 4), flags (6) and method (8) of a member's header stand two bytes further in the archive's directory."""
+    archive = _zip(FIXTURES / "wands", tmp_path / "wands.zip")
+    content = bytearray(archive.read_bytes())
+    for mark, place in ((b"PK\x03\x04", at), (b"PK\x01\x02", at + 2)):
+        for found in re.finditer(re.escape(mark), bytes(content)):
+            content[found.start() + place] = value
+    archive.write_bytes(content)
+    with pytest.raises(DataError) as error:
+        run_prepare("wands", archive, tmp_path / "out")
+    assert str(error.value) == (
+        f"{archive}: {problem}; unpack the archive with another program and give the folder of its files in its place."
+    )
+
+
+@pytest.mark.parametrize("method", [zipfile.ZIP_DEFLATED, zipfile.ZIP_BZIP2])
+def test_zip_archive_whose_member_is_damaged_from_its_start_is_one_sentence(tmp_path: Path, method: int) -> None:
+    folder = write_own(tmp_path / "in", [TASK], [DOCUMENT])
+    archive = tmp_path / "own.zip"
+    with zipfile.ZipFile(archive, "w", method) as out:
+        for path in folder.iterdir():
+            out.write(path, path.name)
+        member = out.getinfo("corpus.jsonl")
+    content = bytearray(archive.read_bytes())
+    start = member.header_offset + 30 + len(member.filename)
+    content[start : start + member.compress_size] = b"\xff" * member.compress_size
+    archive.write_bytes(content)
+    with pytest.raises(DataError, match=r"^corpus\.jsonl: it cannot be opened \(.*\); download it again\.$"):
+        run_prepare("jsonl", archive, tmp_path / "out")
 
 
 @pytest.mark.parametrize("ending", ["gz", "zst"])

@@ -91,16 +91,21 @@ class Source:
         return found[0]
 
     def open(self, file: SourceFile) -> Stream:
-        """Opens a file for reading. Raises DataError where a Git LFS pointer or a damaged archive stands in its place."""
+        """Opens a file for reading.
+
+        Raises DataError where a Git LFS pointer stands in its place, or an archive that is damaged or that zipfile cannot unpack.
+        """
         self._used.add(file)
         try:
             raw = self._raw(file)
+            start = b""
+            if raw.seekable():
+                start = raw.read(len(_LFS_POINTER))
+                raw.seek(0)
         except READ_ERRORS as error:
             raise DataError(f"{file.name}: it cannot be opened ({error}); download it again.") from error
-        if raw.seekable():
-            if raw.read(len(_LFS_POINTER)) == _LFS_POINTER:
-                raise DataError(f"{file.name}: it is a Git LFS pointer, not the file; fetch it with `git lfs pull`.")
-            raw.seek(0)
+        if start == _LFS_POINTER:
+            raise DataError(f"{file.name}: it is a Git LFS pointer, not the file; fetch it with `git lfs pull`.")
         data = raw
         if file.name.endswith(".gz"):
             data = cast(BinaryIO, io.BufferedReader(cast(io.RawIOBase, gzip.GzipFile(fileobj=raw)), _BUFFER))
@@ -114,7 +119,12 @@ class Source:
             return open(file.path, "rb", buffering=_BUFFER)
         if file.path not in self._archives:
             self._archives[file.path] = zipfile.ZipFile(file.path)
-        return cast(BinaryIO, self._archives[file.path].open(file.member))
+        try:
+            return cast(BinaryIO, self._archives[file.path].open(file.member))
+        except (
+            RuntimeError
+        ) as error:  # a password, or (as NotImplementedError) a compression that zipfile does not know
+            raise _not_unpacked(file.path, file.name, error) from error
 
     def inputs(self) -> list[dict[str, object]]:
         """Name, bytes and sha256 of every file on disk that was opened; where they are many, of all together."""
@@ -169,11 +179,20 @@ def _members(path: Path, folder: str) -> list[SourceFile]:
     try:
         with zipfile.ZipFile(path) as archive:
             members = [info for info in archive.infolist() if not info.is_dir()]
+    except NotImplementedError as error:
+        raise _not_unpacked(path, "it", error) from error
     except (OSError, zipfile.BadZipFile) as error:
         raise DataError(f"{path}: it is no whole zip archive ({error}); download it again.") from error
     return [
         SourceFile(str(PurePosixPath(folder) / info.filename), info.file_size, path, info.filename) for info in members
     ]
+
+
+def _not_unpacked(archive: Path, what: str, error: RuntimeError) -> DataError:
+    return DataError(
+        f"{archive}: {what} cannot be unpacked ({error}); unpack the archive with another program and give the folder of its files in its "
+        "place."
+    )
 
 
 def _revision(path: Path) -> str | None:
