@@ -69,6 +69,10 @@ class RewardError(RLClusterError, ValueError):
     """A reward function failed, or gave something that is no finite number; the run ends, since every episode needs one."""
 
 
+class MetricError(RLClusterError, ValueError):
+    """An external metric failed, or gave something that is no finite number; the run ends, since its mean is over all episodes."""
+
+
 class WeightSyncError(RLClusterError, RuntimeError):
     """A weight update did not arrive whole; the engine must be restarted, never resumed."""
 

@@ -9,11 +9,11 @@ from __future__ import annotations
 import importlib
 import math
 from collections.abc import Callable
-from typing import cast
+from numbers import Real
 
 from rl_cluster.datasets.task import Task
 from rl_cluster.episodes.trajectory import Trajectory
-from rl_cluster.errors import ConfigError, Outcome
+from rl_cluster.errors import ConfigError, MetricError, Outcome
 from rl_cluster.evaluation.metrics import ndcg_at_k, recall_at_k, reciprocal_rank
 
 ExternalMetric = Callable[[Task, Trajectory], float]
@@ -41,7 +41,7 @@ def metric_bounds(name: str) -> tuple[float, float]:
 
 
 def get_external_metric(name: str) -> ExternalMetric:
-    """Raises ConfigError where there is no such metric, module or function."""
+    """Raises ConfigError where there is no such metric, module or function; a function of one's own is checked at each call."""
     if name in NAMES:
         return NAMES[name]
     module, separator, function = name.partition(":")
@@ -57,4 +57,21 @@ def get_external_metric(name: str) -> ExternalMetric:
         ) from error
     if not callable(found):
         raise ConfigError(f"evaluation.external_metric={name} is no function; give package.module:function.")
-    return cast(ExternalMetric, found)
+    return _checked(name, found)
+
+
+def _checked(name: str, function: Callable[[Task, Trajectory], object]) -> ExternalMetric:
+    """Raises MetricError where the function fails or gives no finite number, since that is a mistake in it."""
+
+    def metric(task: Task, trajectory: Trajectory) -> float:
+        played = f"an episode of task {task.task_id} that ended with {trajectory.outcome.value}"
+        where = f"evaluation.external_metric={name}, for {played},"
+        try:
+            value = function(task, trajectory)
+        except Exception as error:
+            raise MetricError(f"{where} raised {type(error).__name__}: {error}; mend the function.") from error
+        if not isinstance(value, Real) or not math.isfinite(value):
+            raise MetricError(f"{where} gave {value!r}; return a finite number.")
+        return float(value)
+
+    return metric

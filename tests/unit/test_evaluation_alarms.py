@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import math
+from typing import Any
+
+import numpy as np
 import pytest
 
 from rl_cluster.datasets.task import Task
 from rl_cluster.episodes.trajectory import ToolCall, Trajectory, Turn
-from rl_cluster.errors import ConfigError, Outcome
+from rl_cluster.errors import ConfigError, MetricError, Outcome
 from rl_cluster.evaluation.alarms import (
     copied_answers,
     entropy_alarm,
@@ -138,3 +142,36 @@ def test_external_metric_is_a_name_or_a_function_and_failures_are_zero() -> None
 def test_external_metric_unknown_is_named(name: str) -> None:
     with pytest.raises(ConfigError, match=f"evaluation.external_metric={name}"):
         get_external_metric(name)
+
+
+def reward_of(task: Task, trajectory: Trajectory) -> Any:
+    if isinstance(trajectory.reward, Exception):
+        raise trajectory.reward
+    return trajectory.reward
+
+
+@pytest.mark.parametrize(
+    ("value", "problem"),
+    [
+        (ZeroDivisionError("division by zero"), "raised ZeroDivisionError: division by zero; mend the function"),
+        (math.nan, "gave nan; return a finite number"),
+        (-math.inf, "gave -inf; return a finite number"),
+        (np.float32("nan"), "gave nan; return a finite number"),
+        (None, "gave None; return a finite number"),
+        ("0.5", "gave '0.5'; return a finite number"),
+        (1j, "gave 1j; return a finite number"),
+    ],
+)
+def test_external_metric_of_ones_own_in_error_is_one_sentence(value: Any, problem: str) -> None:
+    metric = get_external_metric(f"{__name__}:reward_of")
+    with pytest.raises(MetricError) as error:
+        metric(Task("t", "q", "kb", {"d2": 1.0}), episode([], [], ["d1"], reward=value))
+    where = f"evaluation.external_metric={__name__}:reward_of, for an episode of task t that ended with finished,"
+    assert str(error.value).replace("np.float32(nan)", "nan") == f"{where} {problem}."
+
+
+@pytest.mark.parametrize("value", [1, True, np.float32(1.0), np.int64(1)])
+def test_external_metric_of_ones_own_any_number_is_a_float(value: Any) -> None:
+    metric = get_external_metric(f"{__name__}:reward_of")
+    given = metric(Task("t", "q", "kb", {"d2": 1.0}), episode([], [], ["d1"], reward=value))
+    assert (given, type(given)) == (1.0, float)
