@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import multiprocessing
 import shutil
+from collections.abc import Iterable, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
 from pathlib import Path
@@ -205,6 +206,7 @@ def _check_data(config: Config) -> None:
                 f"{folder}; lower it or give more tasks."
             )
     sample: list[Document] = []
+    unknown = set(config.environment.filter_fields) if config.search.external is None else set()
     names = sorted({task.corpus for task in everything})
     if config.search.external is not None and len(names) > 1:
         raise ConfigError(
@@ -214,9 +216,33 @@ def _check_data(config: Config) -> None:
     for name in names:
         corpus = read_corpus(folder / "corpus.parquet", name)
         check_tasks((task for task in everything if task.corpus == name), set(corpus.doc_ids), name)
+        unknown = fields_without_documents(corpus, unknown)
         sample += [corpus.at(position) for position in range(0, len(corpus), max(1, len(corpus) // SIZE_SAMPLE))]
     _check_index_names(folder, names)
+    check_fields_known("environment.filter_fields", config.environment.filter_fields, unknown, str(folder))
     _check_size(config, everything, sample)
+
+
+def fields_without_documents(documents: Iterable[Document], fields: set[str]) -> set[str]:
+    """Those of `fields` that stand in no document's metadata; reads only as many documents as that takes."""
+    unknown = set(fields)
+    for document in documents if unknown else ():
+        unknown -= document.metadata.keys()
+        if not unknown:
+            break
+    return unknown
+
+
+def check_fields_known(setting: str, fields: Sequence[str], unknown: set[str], where: str) -> None:
+    """Raises ConfigError for the first of `fields`, the value of `setting`, that is `unknown` to the documents of `where`.
+
+    Agents would be offered it, and every use would count as their malformed call.
+    """
+    field = next((field for field in fields if field in unknown), None)
+    if field is not None:
+        raise ConfigError(
+            f"{setting}={list(fields)}: no document of {where} has {field!r} in its metadata; leave it out."
+        )
 
 
 def _check_index_names(folder: Path, corpora: list[str]) -> None:

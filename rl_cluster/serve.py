@@ -20,6 +20,7 @@ from rich.console import Console
 from rl_cluster.composition import Application
 from rl_cluster.environments.search_tools import SearchToolSettings
 from rl_cluster.errors import ClusterError, ConfigError, DeadlineError, RLClusterError
+from rl_cluster.preflight import check_fields_known, fields_without_documents
 from rl_cluster.service.serve_settings import ServeConfig, check_serve
 from rl_cluster.service.settings import ServiceSettings, service_settings
 from rl_cluster.service.values import WHOLE_TOOLS, http_address, index_name, open_parts, shards_of
@@ -42,6 +43,7 @@ def run(config: ServeConfig) -> int:
         tools = SearchToolSettings(config.k, config.max_k, config.tools, config.filter_fields)
         settings = service_settings(config.search, tools)
         check_folders(list((config.indexes or {}).values()), settings)
+        check_filter_fields(config)
         _serve(config, settings, console, ended)
     except RLClusterError as error:
         console.print(f"error: {error}", markup=False, highlight=False, soft_wrap=True)
@@ -69,6 +71,22 @@ def check_folders(folders: list[str], settings: ServiceSettings) -> None:
             whole = "the whole indexes" if shards == 1 else f"the whole indexes for {', '.join(WHOLE_TOOLS)}"
             opened = whole if number == 1 else f"one of {number} shards of each index"
             check_open(folder, taken[number], settings.memory_gib, opened)
+
+
+def check_filter_fields(config: ServeConfig) -> None:
+    """Raises ConfigError for a field that agents could filter by and that no served document has."""
+    from rl_cluster.datasets.corpus import read_corpus
+    from rl_cluster.retrieval.filters import FilterIndex
+
+    indexes, corpora = config.indexes or {}, config.corpora or {}
+    unknown = set(config.filter_fields)
+    for folder in indexes.values() if unknown else ():
+        unknown -= set(FilterIndex.load(_absolute(folder) / "filters").fields)
+    for name, path in corpora.items():
+        if unknown:
+            file = _absolute(path)
+            unknown = fields_without_documents(read_corpus(file, corpus_to_serve(name, file)), unknown)
+    check_fields_known("filter_fields", config.filter_fields, unknown, ", ".join([*indexes, *corpora]))
 
 
 def _serve(config: ServeConfig, settings: ServiceSettings, console: Console, ended: threading.Event) -> None:

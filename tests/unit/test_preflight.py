@@ -303,6 +303,24 @@ def test_check_inputs_several_corpora_at_one_endpoint_are_refused(inputs: Inputs
     assert "2 corpora (kb, other)" in message
 
 
+def test_check_inputs_filter_field_that_no_document_has_is_refused(inputs: Inputs) -> None:
+    table = pq.read_table(inputs.data / "corpus.parquet")
+    rows = pa.array(["{}", '{"kind": "wiki"}', "{}"])
+    pq.write_table(table.set_column(4, "metadata", rows), inputs.data / "corpus.parquet")
+    inputs.add_corpus("other", "d1")
+    inputs.check("environment.filter_fields=[kind]")
+    message = refusal(ConfigError, inputs.check, "environment.filter_fields=[kind,knid]")
+    assert message == (
+        f"environment.filter_fields=['kind', 'knid']: no document of {inputs.data} has 'knid' in its metadata; leave it out."
+    )
+
+
+def test_check_inputs_filter_field_of_an_endpoint_is_not_looked_up(inputs: Inputs) -> None:
+    """Its documents are not at hand: the table has those that tasks name."""
+    endpoint = ["search=elasticsearch", "search.external.url=http://localhost:9200/kb/_search"]
+    inputs.check(*endpoint, "environment.filter_fields=[knid]")
+
+
 def test_check_inputs_more_results_than_an_endpoint_gives_are_refused(inputs: Inputs) -> None:
     where = ["search=http_json", "search.external.url=http://localhost:9200/search", "search.external.max_k=20"]
     inputs.check(*where, "environment.max_k=20")

@@ -14,9 +14,9 @@ from rl_cluster.errors import ConfigError, DataError, IndexFormatError
 from rl_cluster.retrieval.index import IndexSettings, SearchIndex
 from rl_cluster.retrieval.memory import open_bytes
 from rl_cluster.retrieval.shards import cut
-from rl_cluster.serve import SERVE, check_folders, corpus_to_serve
+from rl_cluster.serve import SERVE, check_filter_fields, check_folders, corpus_to_serve
 from rl_cluster.service.settings import CallLimits, ServiceSettings
-from tests.helpers.small_index import HashEmbedder, documents
+from tests.helpers.small_index import HashEmbedder, build_index, documents
 from tests.helpers.small_world import write_pumps
 
 KB = "indexes={kb: /data/kb}"
@@ -110,6 +110,27 @@ def test_check_folders_index_without_what_a_tool_reads_is_refused(tmp_path: Path
     check("bm25_search", "read_document")
     with pytest.raises(IndexFormatError, match="built without its part 'vector'; leave out the tools that read it"):
         check("bm25_search", "vector_search")
+
+
+def test_check_filter_fields_field_that_no_served_document_has_is_refused(tmp_path: Path) -> None:
+    index = f"indexes={{kb: {build_index(tmp_path / 'i')}}}"
+    corpora = f"corpora={{pumps: {write_pumps(tmp_path / 'data') / 'corpus.parquet'}}}"
+    (tmp_path / "c.jsonl").write_text('{"id": "a", "text": "x", "metadata": {"page": 1}}')
+
+    def check(*overrides: str) -> None:
+        check_filter_fields(SERVE.load(list(overrides)))
+
+    check(index)
+    check(index, "filter_fields=[year,kind]")
+    check(corpora, "filter_fields=[kind]")
+    check(index, f"corpora={{c: {tmp_path / 'c.jsonl'}}}", "filter_fields=[year,page]")
+    with pytest.raises(ConfigError) as caught:
+        check(index, corpora, "filter_fields=[year,knid]")
+    assert str(caught.value) == (
+        "filter_fields=['year', 'knid']: no document of kb, pumps has 'knid' in its metadata; leave it out."
+    )
+    with pytest.raises(ConfigError, match="no document of pumps has 'year'"):
+        check(corpora, "filter_fields=[year]")
 
 
 def test_corpus_to_serve_is_the_only_one_or_the_one_of_that_name(tmp_path: Path) -> None:
