@@ -85,7 +85,7 @@ def made_report() -> ReportContent:
     pairs = [("before", "after"), ("bm25", "after")]
     comparison = compare_systems(records, pairs, SETTINGS, prices, {"recipe": ["after", "bm25"]})
     change = comparison["pairs"][0]["overall"]
-    drift = {**change, "ndcg@10": -0.21, "ci95": [-0.3, -0.12]}
+    drift = {**change, "ndcg@10": -0.21, "ci95": [-0.3, -0.12], "injected": 0}
     return ReportContent(
         title="search <cpu>",
         comparison=comparison,
@@ -114,7 +114,7 @@ def made_report() -> ReportContent:
             {
                 "name": "slow",
                 "description": "answers are late",
-                "systems": {"after": {**drift, "ndcg@10": 0.01, "ci95": [-0.02, 0.04]}},
+                "systems": {"after": {**drift, "ndcg@10": 0.01, "ci95": [-0.02, 0.04], "injected": 17}},
                 "pairs": {},
                 "does_not_apply": ["bm25"],
             },

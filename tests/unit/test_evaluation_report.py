@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import html
 import io
 import json
 import random
@@ -13,6 +14,7 @@ from html.parser import HTMLParser
 from pathlib import Path
 
 import pytest
+from markupsafe import escape
 from rich.console import Console
 from scipy import stats
 
@@ -161,7 +163,7 @@ def test_page_of_one_system_without_pairs_or_questions_is_written(content: Repor
 def test_page_of_systems_that_are_all_zero_and_alike_is_written(tmp_path: Path) -> None:
     failed = [EpisodeRecord(f"t{i}", "kb", Outcome.NO_ANSWER, 0.0, 0, 0, 0, 0, 0.0) for i in range(4)]
     comparison = compare_systems({"a": failed, "b": failed}, [("a", "b")], SETTINGS)
-    systems = {"a": comparison["pairs"][0]["overall"]}
+    systems = {"a": {**comparison["pairs"][0]["overall"], "injected": 0}}
     drifts = [
         {"name": "d", "description": "x", "systems": systems, "pairs": {"b - a": systems["a"]}, "does_not_apply": ["b"]}
     ]
@@ -178,8 +180,30 @@ def test_page_of_systems_that_are_all_zero_and_alike_is_written(tmp_path: Path) 
 
 def test_drift_that_does_not_apply_to_a_system_is_said_and_has_no_number(page: Path) -> None:
     rows = [line for line in page.with_name("report.md").read_text().splitlines() if line.startswith("| slow | bm25")]
-    assert rows == ["| slow | bm25 | does not apply | - | answers are late |"]
+    assert rows == ["| slow | bm25 | does not apply | - | - | answers are late |"]
     assert "answers are late; does not apply to bm25" in page.read_text()
+
+
+def test_drift_against_the_undisturbed_run_is_a_row_of_both_texts_with_its_injected_failures(
+    content: ReportContent, page: Path
+) -> None:
+    p = f"{content.drifts[1]['systems']['after']['p_holm']:.3f}".replace("0.000", "<0.001")
+    assert (
+        f"| slow | after | +0.010 [-0.020, +0.040] | {p} | 17 | answers are late |"
+        in page.with_name("report.md").read_text()
+    )
+    numbers = f"<td>60</td><td>+0.010 [-0.020, +0.040]</td><td>{html.escape(p)}</td><td>17</td>"
+    assert f'<tr><th>slow</th><td>after</td>{numbers}<td class="said">-</td></tr>' in page.read_text()
+
+
+def test_drift_of_hostile_names_is_escaped_in_the_page(content: ReportContent, tmp_path: Path) -> None:
+    part = {**content.drifts[0]["systems"]["after"], "caution": HOSTILE}
+    drift = {**content.drifts[0], "name": HOSTILE, "systems": {HOSTILE: part}, "pairs": {}}
+    text = write_report(tmp_path, replace(content, drifts=[drift]), {})[2].read_text()
+    shown = str(escape(HOSTILE))
+    assert f"<tr><th>{shown}</th><td>{shown}</td>" in text
+    assert f'<td class="said">{shown}</td></tr>' in text
+    assert HOSTILE not in text
 
 
 def test_pair_of_systems_under_a_drift_is_in_both_texts(page: Path) -> None:
@@ -209,7 +233,7 @@ def test_episodes_lost_to_infrastructure_are_shown_and_warned_of_in_every_file(t
     whole = [EpisodeRecord(f"t{i}", "kb", Outcome.FINISHED, 0.5, 1, 1, 0, 0, 0.0) for i in range(20)]
     lost = [replace(each, outcome=Outcome.WORKER_LOST) if i < 3 else each for i, each in enumerate(whole)]
     found = compare_systems({"a": lost, "b": whole}, [("a", "b")], SETTINGS)
-    systems = {"a": found["pairs"][0]["overall"]}
+    systems = {"a": {**found["pairs"][0]["overall"], "injected": 0}}
     drift = {"name": "d", "description": "x", "systems": systems, "pairs": {}, "does_not_apply": []}
     paths = write_report(tmp_path, ReportContent("lost", found, drifts=[drift]), found)
     (note,) = found["notes"]
@@ -223,6 +247,7 @@ def test_episodes_lost_to_infrastructure_are_shown_and_warned_of_in_every_file(t
     cells = dict(zip(header.split(" | "), row.split(" | "), strict=True))
     assert (cells["Failures"], cells["Lost"]) == ("0.0 %", "3 of 20")
     assert f'<em title="{caution[1:-1]}">lost</em>' in paths[2].read_text()
+    assert f'<td class="said">{caution[1:-1]}</td>' in paths[2].read_text()
     console = Console(width=110, file=io.StringIO())
     console.print(comparison_table(found))
     assert isinstance(console.file, io.StringIO)
@@ -332,6 +357,8 @@ set("order", "improved"); result.improved = document.querySelector("#list .chang
 const first = document.querySelector("#list details"); first.open = true; first.dispatchEvent(new Event("toggle"));
 result.runs = first.querySelectorAll(".run").length; result.turns = first.querySelectorAll(".turn").length;
 document.getElementById("more").click(); result.more = shown();
+result.drifts = document.querySelectorAll("#drift td.said").length;
+result.scrolled = [...document.querySelectorAll("table")].every((table) => table.parentElement.className === "scroll");
 result.wide = document.documentElement.scrollWidth > document.documentElement.clientWidth;
 const out = document.createElement("pre"); out.id = "result"; out.textContent = JSON.stringify(result); document.body.append(out);
 if (parent !== window) parent.postMessage(out.textContent, "*");
@@ -389,4 +416,5 @@ def test_page_in_chromium_draws_filters_and_opens_episodes_without_an_error(
     assert float(result["improved"]) == pytest.approx(max(changes), abs=1e-3)
     assert result["runs"] == 3
     assert result["turns"] >= 6
+    assert (result["drifts"], result["scrolled"]) == (3, True)
     assert result["wide"] is False

@@ -33,8 +33,8 @@ class ReportContent:
 
     history: metrics by training step, each with `step`; validations: `step`, `mean`, `low`, `high` of the external metric.
     questions: see `question_views`. drifts: one entry per drift with `name`, `description`, the paired difference to the
-    undisturbed run by system in `systems`, that of each pair of systems under it in `pairs`, and in `does_not_apply` the systems
-    that cannot meet it.
+    undisturbed run by system in `systems`, each with the number of failures that were `injected`, that of each pair of systems
+    under it in `pairs`, and in `does_not_apply` the systems that cannot meet it.
     """
 
     title: str

@@ -111,15 +111,18 @@ def _repeats(repeats: Sequence[Mapping[str, Any]]) -> list[str]:
 
 
 def _drifts(drifts: Sequence[Mapping[str, Any]]) -> list[str]:
-    lines = ["| Drift | System | Change of nDCG@10 | p | What it is |", "|---|---|---|---|---|"]
+    lines = [
+        "| Drift | System | Change of nDCG@10 | p | Injected failures | What it is |",
+        "|---|---|---|---|---|---|",
+    ]
     for drift in drifts:
         for system, part in drift["systems"].items():
             lines.append(
                 f"| {plain(drift['name'])} | {plain(system)} | {with_interval(part['ndcg@10'], part['ci95'], '{:+.3f}')}"
-                f"{_caution(part)} | {p_value(part['p_holm'])} | {plain(drift['description'])} |"
+                f"{_caution(part)} | {p_value(part['p_holm'])} | {part['injected']} | {plain(drift['description'])} |"
             )
         lines += [
-            f"| {plain(drift['name'])} | {plain(system)} | does not apply | - | {plain(drift['description'])} |"
+            f"| {plain(drift['name'])} | {plain(system)} | does not apply | - | - | {plain(drift['description'])} |"
             for system in drift["does_not_apply"]
         ]
     pairs = [(drift["name"], pair, part) for drift in drifts for pair, part in drift["pairs"].items()]
