@@ -121,9 +121,8 @@ class Source:
             self._archives[file.path] = zipfile.ZipFile(file.path)
         try:
             return cast(BinaryIO, self._archives[file.path].open(file.member))
-        except (
-            RuntimeError
-        ) as error:  # a password, or (as NotImplementedError) a compression that zipfile does not know
+        # A password, or (as NotImplementedError) a compression that zipfile does not know.
+        except RuntimeError as error:
             raise _not_unpacked(file.path, file.name, error) from error
 
     def inputs(self) -> list[dict[str, object]]:
