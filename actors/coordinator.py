@@ -209,7 +209,9 @@ class Coordinator:
             await self.learner.call("load", training.step_timeout_s, str(folder))
             self.completed_steps, self.history = state["completed_steps"], state["history"]
             self.rl_seconds = state["rl_seconds"]
-            self.best = validation_of(self.output, "best")
+            best = validation_of(self.output, "best")
+            # One of a step that a crash has undone is no model of this lineage.
+            self.best = best if best and best["step"] <= self.completed_steps else {}
             self._say_what_was_undone()
             restoring = self.buffer.restore.remote(self.ledger.returned_ids(), self.completed_steps)
             kept = await ask("The buffer", restoring, training.step_timeout_s)

@@ -79,7 +79,8 @@ class LearnerGroup:
     ) -> LearnerGroup:
         """Creates all ranks and waits until they have met. Raises DeadlineError naming the missing ones."""
         ranks = [Learner.options(**options).remote(settings, rank, num_ranks) for rank in range(num_ranks)]
-        host, port, node_id = (await cls._gather([ranks[0].address.remote()], timeout_s, "start"))[0]
+        # All of them, so that one that does not start is named, and not those that would wait for it.
+        host, port, node_id = (await cls._gather([rank.address.remote() for rank in ranks], timeout_s, "start"))[0]
         group = cls(ranks, node_id)
         await group._gather([rank.setup.remote((host, port)) for rank in ranks], timeout_s, "setup")
         return group

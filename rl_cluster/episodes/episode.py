@@ -100,6 +100,10 @@ def _rewards(reward: Reward, task: Task, trajectory: Trajectory) -> Rewards:
         raise RewardError(
             f"{where} gave {len(rewards.by_turn)} by_turn for {len(trajectory.turns)} turns; give one for each."
         )
+    if rewards.by_turn is not None and not math.isclose(sum(rewards.by_turn), values[0], abs_tol=1e-6):
+        raise RewardError(
+            f"{where} gave by_turn that sums to {sum(rewards.by_turn):g} for a reward of {values[0]:g}; divide the reward among the turns."
+        )
     return rewards
 
 

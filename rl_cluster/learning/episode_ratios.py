@@ -11,11 +11,12 @@ from rl_cluster.learning.policy import NO_VERSION, PolicyInputs
 
 
 def episode_log_ratios(
-    policy: Any, passes: Sequence[PolicyInputs], num_episodes: int, world_size: int
+    policy: Any, passes: Sequence[PolicyInputs], num_episodes: int, world_size: int, device: torch.device
 ) -> tuple[torch.Tensor, torch.Tensor]:
     """Mean of lt - lb over the trained tokens of each episode [N], and their number [N], over all rows and ranks.
 
-    `passes` are this rank's micro-batches, dummy ones (weight 0) included: under ZeRO-3 every pass is a collective. A
+    `passes` are this rank's micro-batches, dummy ones (weight 0) included: under ZeRO-3 every pass is a collective. There is none where
+    no row of the step has an advantage. `device` is that of the ranks' collectives. A
     token without a behaviour log-prob counts as unchanged.
     """
     sums = torch.zeros(2, num_episodes, dtype=torch.float64)
@@ -29,7 +30,7 @@ def episode_log_ratios(
         sums[1].index_add_(0, episodes[real], torch.ones_like(gap)[real])
     if world_size > 1:
         # NCCL reduces on devices only.
-        reduced = sums.to(passes[0].behaviour_logprobs.device)
+        reduced = sums.to(device)
         torch.distributed.all_reduce(reduced)
         sums = reduced.cpu()
     return sums[0] / sums[1].clamp(min=1), sums[1]

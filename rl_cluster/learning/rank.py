@@ -165,7 +165,8 @@ class LearnerRank:
         passes = [inputs.to(self.engine.device) for inputs in passes]
         ratios = None
         if goal.needs_episode_ratio:
-            ratios = episode_log_ratios(self.engine.module, passes, len(episodes), self.world_size)
+            device = self.engine.device
+            ratios = episode_log_ratios(self.engine.module, passes, len(episodes), self.world_size, device)
         for index, (batch, inputs) in enumerate(zip(mine, passes, strict=True)):
             self._accumulate(inputs, goal, ratios, sums, last=index == len(mine) - 1, real=batch is not None)
         metrics = self._reduce(sums)

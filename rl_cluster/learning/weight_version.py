@@ -8,6 +8,7 @@ device, where copying every tensor to the host would cost more than sending it.
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
@@ -113,8 +114,9 @@ def verify_probe(probe: Probe, engine_logprobs: list[float], tolerance: float) -
         raise ProbeMismatchError(
             f"The engine scored {len(engine_logprobs)} probe tokens, the learner {len(probe.logprobs)}; restart the engine."
         )
-    gap = max(abs(a - b) for a, b in zip(engine_logprobs, probe.logprobs, strict=True))
-    if not gap <= tolerance:
+    gaps = [abs(a - b) for a, b in zip(engine_logprobs, probe.logprobs, strict=True)]
+    gap = math.inf if any(map(math.isnan, gaps)) else max(gaps)  # a comparison with NaN would let it pass
+    if gap > tolerance:
         raise ProbeMismatchError(
             f"Engine and learner differ by {gap:.2e} on the probe sequence (allowed {tolerance:.0e}); restart the engine."
         )

@@ -15,9 +15,9 @@ SUCCESS_THRESHOLD = 0.9
 
 
 def reward_metrics(records: Sequence[EpisodeRecord], prefix: str) -> dict[str, float]:
-    """`PREFIX/reward/*`, `PREFIX/turns/*` and `PREFIX/tokens/response_*` over episodes that infrastructure let end, at least
-    one. `*_within_groups` are means over questions of that number among the question's episodes. Episodes without a reward are in no
-    number of rewards, and those are left out where no episode has one; what is solved, nDCG@10 says.
+    """`PREFIX/reward/*`, `PREFIX/turns/*` and `PREFIX/tokens/*`. What is solved, nDCG@10 says; an episode that infrastructure lost is
+    not solved, as in the report, and in no other number. `*_within_groups` are means over questions of that number among the
+    question's episodes. Numbers without an episode that has them are left out.
     """
     groups = by_question(records)
     solved = [record.score >= SUCCESS_THRESHOLD for record in records]
@@ -38,7 +38,11 @@ def reward_metrics(records: Sequence[EpisodeRecord], prefix: str) -> dict[str, f
         metrics[f"{prefix}/reward/zero_frac"] = float((rewards == 0).mean())
         for name in ("mean", "std", "min", "max"):
             metrics[f"{prefix}/reward/{name}_within_groups"] = float(np.mean([each[name] for each in within]))
-    turns = spread(np.array([record.turns for record in records]))
+    played = [record for record in records if not record.outcome.is_infrastructure_failure]
+    if not played:
+        return metrics
+    turns = spread(np.array([record.turns for record in played]))
     metrics |= {f"{prefix}/turns/{name}": turns[name] for name in ("mean", "min", "max")}
-    tokens = spread(np.array([record.sampled_tokens for record in records]))
+    metrics[f"{prefix}/tokens/prompt_mean"] = float(np.mean([record.prompt_tokens for record in played]))
+    tokens = spread(np.array([record.sampled_tokens for record in played]))
     return metrics | {f"{prefix}/tokens/response_{name}": value for name, value in tokens.items()}

@@ -122,14 +122,10 @@ class RunReport:
 
     @staticmethod
     def _metrics(records: list[EpisodeRecord], prefix: str, summarise_seed: int) -> dict[str, float]:
-        played = [record for record in records if not record.outcome.is_infrastructure_failure]
-        metrics = {f"{prefix}/infrastructure": float(len(records) - len(played))}
-        if not played:
-            return metrics
-        summary = summarise(played, resamples=1000, seed=summarise_seed)
+        summary = summarise(records, resamples=1000, seed=summarise_seed)
         return {
-            **metrics,
-            **reward_metrics(played, prefix),
+            f"{prefix}/infrastructure": float(sum(record.outcome.is_infrastructure_failure for record in records)),
+            **reward_metrics(records, prefix),
             f"{prefix}/ndcg@10": summary.ndcg.mean,
             f"{prefix}/failure_rate": summary.failure_rate.mean,
         }

@@ -18,7 +18,9 @@ from tests.helpers.tiny_models import write_tiny_model
 
 pytestmark = [pytest.mark.cluster, pytest.mark.timeout(300)]
 
-PROMPT = list(range(100, 140))
+PROMPT = list(range(100, 400))
+"""Longer than two blocks of 128 tokens, in which the prefix cache of a CPU engine keeps keys and values: those that older weights
+left must not be found by requests after an update."""
 
 
 class Reference:

@@ -187,6 +187,21 @@ def test_update_two_ranks_with_an_objective_over_episodes_take_the_step_of_one(
             )
 
 
+@pytest.mark.parametrize("stage", [0, 3])
+@pytest.mark.parametrize("goal", ["gspo", "episode_weights"])
+def test_update_two_ranks_where_no_episode_has_an_advantage_is_a_step_that_moves_nothing(
+    processes: Processes, model: Path, stage: int, goal: str
+) -> None:
+    """No rank has a micro-batch then, whose device a collective could take."""
+    rows = split_rows()
+    for row in rows:
+        row.advantages = np.zeros_like(row.advantages)
+    (settings,) = (each for name, each, _ in OBJECTIVES if name == goal)
+    for before, after in processes.call(DEADLINE_S, update_objective, model, stage, rows, settings, None):
+        for name in before:
+            np.testing.assert_array_equal(before[name], after[name], err_msg=name)
+
+
 @pytest.mark.parametrize("stage", [1, 3])
 def test_publish_after_save_and_load_two_ranks_go_on(
     processes: Processes, model: Path, tmp_path: Path, stage: int

@@ -299,6 +299,7 @@ def test_episode_infrastructure_failure_has_no_reward(run: Run, failure: Excepti
         (Rewards({"ndcg@10": 1.0}), "gave .* needs a component 'reward', and finite numbers"),
         (Rewards({"reward": 1.0}, by_turn=[math.inf, 0.0]), "gave .* needs a component 'reward', and finite numbers"),
         (Rewards({"reward": 1.0}, by_turn=[1.0]), "gave 1 by_turn for 2 turns"),
+        (Rewards({"reward": 1.0}, by_turn=[1.0, 1.0]), "gave by_turn that sums to 2 for a reward of 1; divide"),
     ],
 )
 def test_episode_reward_function_in_error_ends_the_run(run: Run, rewards: Any, problem: str) -> None:

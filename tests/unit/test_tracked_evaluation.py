@@ -24,6 +24,17 @@ def record(
     return EpisodeRecord(task, "kb", outcome, ndcg, turns, 1, 0, tokens, 1.0, reward=reward)
 
 
+def test_reward_metrics_episode_that_infrastructure_lost_is_not_solved_and_in_no_other_number() -> None:
+    records = [record("a", 1.0, reward=1.0), record("b", 0.0, Outcome.WORKER_LOST, turns=9, tokens=900)]
+    found = reward_metrics(records, "val")
+    assert found["val/reward/pass_at_1"] == 0.5
+    assert found["val/reward/num_prompts"] == 2
+    assert (found["val/reward/mean"], found["val/turns/max"], found["val/tokens/response_max"]) == (1.0, 2, 30)
+    lost = reward_metrics(records[1:], "val")
+    assert lost["val/reward/pass_at_1"] == 0.0
+    assert not {"val/reward/mean", "val/turns/mean", "val/tokens/prompt_mean"} & set(lost)
+
+
 def test_reward_metrics_two_rollouts_of_two_questions() -> None:
     records = [
         record("a", 1.0, turns=3, tokens=50, reward=3.0),
@@ -52,6 +63,7 @@ def test_reward_metrics_two_rollouts_of_two_questions() -> None:
         "turns/mean": 3,
         "turns/min": 2,
         "turns/max": 5,
+        "tokens/prompt_mean": 0,
         "tokens/response_mean": 30,
         "tokens/response_std": float(np.std([50, 30, 30, 10])),
         "tokens/response_min": 10,
