@@ -1,7 +1,7 @@
 """A search service of one's own: `python -m rl_cluster.serve 'indexes={kb: /folder/of/an/index}'`.
 
 Serves built indexes, or builds them from a corpus first, with the very tools that agents are trained on: HTTP, MCP at /mcp,
-documentation at /docs. It ends on Ctrl-C.
+documentation at /docs. It ends on Ctrl-C or SIGTERM, at once while it builds or starts; a service that was up is stopped cleanly.
 """
 
 from __future__ import annotations
@@ -11,7 +11,10 @@ import os
 import signal
 import sys
 import threading
+from collections.abc import Callable
 from pathlib import Path
+from types import FrameType
+from typing import Any
 
 import hydra
 from omegaconf import DictConfig
@@ -34,20 +37,21 @@ def _main(settings: DictConfig) -> None:
 
 
 def run(config: ServeConfig) -> int:
-    """Serves until the process is told to end; the process's exit code."""
+    """Serves until the process is told to end; the process's exit code: 130 where that was before it served."""
     console = Console(width=None if sys.stdout.isatty() else 110)
-    ended = threading.Event()
-    for number in (signal.SIGINT, signal.SIGTERM):
-        signal.signal(number, lambda *_: ended.set())
+    _on_signals(signal.default_int_handler)
     try:
         tools = SearchToolSettings(config.k, config.max_k, config.tools, config.filter_fields)
         settings = service_settings(config.search, tools)
         check_folders(list((config.indexes or {}).values()), settings)
         check_filter_fields(config)
-        _serve(config, settings, console, ended)
+        _serve(config, settings, console)
     except RLClusterError as error:
         console.print(f"error: {error}", markup=False, highlight=False, soft_wrap=True)
         return 2
+    except KeyboardInterrupt:
+        console.print("interrupted")
+        return 130
     return 0
 
 
@@ -89,7 +93,7 @@ def check_filter_fields(config: ServeConfig) -> None:
     check_fields_known("filter_fields", config.filter_fields, unknown, ", ".join([*indexes, *corpora]))
 
 
-def _serve(config: ServeConfig, settings: ServiceSettings, console: Console, ended: threading.Event) -> None:
+def _serve(config: ServeConfig, settings: ServiceSettings, console: Console) -> None:
     import ray
     from ray.exceptions import RayTaskError
 
@@ -105,6 +109,7 @@ def _serve(config: ServeConfig, settings: ServiceSettings, console: Console, end
         raise ClusterError(
             f"address={config.address}: no Ray cluster answers there; start one or leave it out."
         ) from error
+    _on_signals(signal.default_int_handler)  # a head that Ray starts here sets its own, which stops no service
     try:
         indexes = {name: str(_absolute(folder)) for name, folder in (config.indexes or {}).items()}
         if config.search.shards > 1:
@@ -112,20 +117,34 @@ def _serve(config: ServeConfig, settings: ServiceSettings, console: Console, end
         for name, path in (config.corpora or {}).items():
             console.print(f"building or opening the index of {path}", markup=False, highlight=False, soft_wrap=True)
             indexes[name] = _build(name, path, config)
-        start_search(indexes, config.name, settings, route_prefix="/")
+        try:
+            start_search(indexes, config.name, settings, route_prefix="/")
+        except KeyboardInterrupt:
+            _on_signals(signal.SIG_IGN)
+            stop_search(config.name)
+            raise
         try:
             address = http_address(settings.host, settings.port)
             line = f"serving {', '.join(indexes)} at {address}; documentation at {address}/docs, MCP at {address}/mcp"
             console.print(line, markup=False, highlight=False, soft_wrap=True)
-            ended.wait()
+            threading.Event().wait()
+        except KeyboardInterrupt:
+            pass  # the usual end of a service
         finally:
+            _on_signals(signal.SIG_IGN)
             stop_search(config.name)
     except RayTaskError as error:
         if isinstance(error.cause, RLClusterError):
             raise error.cause from None
         raise
     finally:
+        _on_signals(signal.SIG_IGN)  # a second signal must not cut short what the first one began
         ray.shutdown()
+
+
+def _on_signals(handler: Callable[[int, FrameType | None], Any] | signal.Handlers) -> None:
+    for number in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(number, handler)
 
 
 def _build(name: str, path: str, config: ServeConfig) -> str:
