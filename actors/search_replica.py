@@ -13,7 +13,7 @@ from ray import serve
 from ray.exceptions import RayError
 
 from actors.index_registry import open_registry
-from actors.remote import within
+from actors.remote import ask, within
 from rl_cluster.errors import ClusterError, RLClusterError
 from rl_cluster.service.coalescer import Coalescer
 from rl_cluster.service.registry import IndexView, Member
@@ -22,6 +22,8 @@ from rl_cluster.service.values import TOOL_PARTS, IndexDescription, Reply, Reque
 
 POLL_S = 5.0
 _PAUSE_S = 1.0
+_START_S = 60.0
+"""For the registry's first answers: it is started by the first replica that asks."""
 logger = logging.getLogger("ray.serve")
 
 
@@ -58,19 +60,29 @@ class _Replica:
             name=f"A replica of {type(self).__name__}",
         )
         self.registry = open_registry(app_name, IndexView(0, folders, {}), deployments)
-        view: IndexView = await self.registry.view.remote()
+        await self._open_first()
+        self.following = asyncio.create_task(self._follow())
+
+    async def _open_first(self) -> None:
+        """Opens what the registry says; a failure is told to it for whoever starts the service, and raised."""
         try:
+            view = await self._registered()
             while True:
                 await asyncio.to_thread(self._open, view)
-                self.view, view = view, await self.registry.view.remote()
+                self.view, view = view, await self._registered()
                 if view.generation == self.view.generation:  # otherwise another index was swapped in meanwhile
                     break
         except Exception as error:
             # Ray Serve would keep the text of a traceback only, and try again first.
             reason = error if isinstance(error, RLClusterError) else ClusterError(self._unexpected(error))
-            await self.registry.report_start_failure.remote(reason)
+            with contextlib.suppress(
+                RayError, TimeoutError
+            ):  # of a registry that was lost; Ray Serve keeps the text then
+                await within(POLL_S, self.registry.report_start_failure.remote(reason))
             raise
-        self.following = asyncio.create_task(self._follow())
+
+    async def _registered(self) -> IndexView:
+        return await ask(f"The registry of the indexes of {self.app_name}", self.registry.view.remote(), _START_S)
 
     async def answer(self, requests: list[Request]) -> list[Reply]:
         """One answer or one error for each request, in their order."""

@@ -12,7 +12,7 @@ import pytest
 
 from actors import search_replica
 from actors.search_replica import Bm25Replica
-from rl_cluster.errors import IndexFormatError
+from rl_cluster.errors import DeadlineError, IndexFormatError, RLClusterError
 from rl_cluster.service.registry import IndexRegistry, IndexView, Member
 
 START = IndexView(0, {"kb": "/one"}, {})
@@ -114,3 +114,39 @@ def test_follow_long_opening_gives_signs_of_life_until_it_ends(monkeypatch: pyte
         replica.following.cancel()
 
     asyncio.run(scenario())
+
+
+def starting(folder: str, **calls: Any) -> Any:
+    """A replica without its process that has yet to open `folder`; `calls`: those of its registry."""
+    replica: Any = object.__new__(Bm25Replica)
+    replica.app_name, replica.catalog, replica.shard, replica.shards = "app", Catalog(), 0, 1
+
+    async def view() -> IndexView:
+        return IndexView(0, {}, {"kb": folder})
+
+    answers = {"view": view, **calls}
+    replica.registry = SimpleNamespace(**{name: SimpleNamespace(remote=call) for name, call in answers.items()})
+    return replica
+
+
+async def silent(*asked: Any) -> Any:
+    await asyncio.sleep(60.0)
+
+
+def test_start_registry_that_is_silent_ends_in_a_typed_error(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Invariant 10."""
+    monkeypatch.setattr(search_replica, "_START_S", 0.05)
+    told: list[RLClusterError] = []
+
+    async def report(error: RLClusterError) -> None:
+        told.append(error)
+
+    with pytest.raises(DeadlineError, match="The registry of the indexes of app did not answer within"):
+        asyncio.run(starting("/one", view=silent, report_start_failure=report)._open_first())
+    assert isinstance(told[0], DeadlineError)
+
+
+def test_start_failure_that_a_silent_registry_is_told_is_raised_nevertheless(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(search_replica, "POLL_S", 0.05)
+    with pytest.raises(KeyError, match="vocabulary"):
+        asyncio.run(starting("/broken", report_start_failure=silent)._open_first())
