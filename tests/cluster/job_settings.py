@@ -35,10 +35,15 @@ def job_overrides(output: Path, model: Path, tables: Path, *overrides: str) -> l
     ]
 
 
-def tracked_runs(folder: Path) -> list[Any]:
-    """The runs of the database in `folder`, the oldest first."""
+def tracked_client(folder: Path) -> Any:
+    """Of the database in `folder`."""
     import mlflow
 
-    client = mlflow.MlflowClient(f"sqlite:///{folder / 'mlflow.db'}")
+    return mlflow.MlflowClient(f"sqlite:///{folder / 'mlflow.db'}")
+
+
+def tracked_runs(folder: Path) -> list[Any]:
+    """The runs of the database in `folder`, the oldest first."""
+    client = tracked_client(folder)
     experiment: Any = client.get_experiment_by_name("rl_cluster")
     return list(client.search_runs([experiment.experiment_id], order_by=["attributes.start_time ASC"]))

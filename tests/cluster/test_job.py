@@ -15,7 +15,7 @@ import torch
 from rl_cluster.composition import load_config
 from rl_cluster.config import Config
 from rl_cluster.learning.checkpoint import checkpoint_folder, checkpoint_steps, read_state
-from tests.cluster.job_settings import job_overrides, tracked_runs
+from tests.cluster.job_settings import job_overrides, tracked_client, tracked_runs
 from tests.helpers.tiny_models import write_tiny_model
 
 LONG_PROMPTS = ["rollout.max_sequence_length=2048", "learner.micro_batch_tokens=2048"]
@@ -138,6 +138,13 @@ def test_job_asynchronous_then_resumed_trains_each_group_once_within_the_age_bou
     metrics = tracked.data.metrics
     assert sorted(METRICS.difference(metrics)) == []
     assert metrics["rollout/reward/min"] >= 0.25
+    assert tracked.data.params["staleness.max_steps_off_policy"] == "1"
+    client = tracked_client(tmp_path)
+    assert {"report.html", "report.json", "report.md"} <= {
+        each.path for each in client.list_artifacts(tracked.info.run_id)
+    }
+    (trace, *_) = client.search_traces(locations=[tracked.info.experiment_id])
+    assert {span.span_type for span in trace.data.spans} >= {"LLM"}
 
     more = ["training.max_steps=3", "evaluation.control=true"]
     coordinator, result = start(job(output, tiny_model, small_tables, *more, *limits))
