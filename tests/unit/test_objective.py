@@ -51,7 +51,7 @@ def measured_means(behaviour: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]
         versions=index,
         episodes=torch.tensor(EPISODE),
     )
-    means, sizes = episode_log_ratios(lambda passed: (vector(CURRENT), zeros), [inputs], 2, 1)
+    means, sizes = episode_log_ratios(lambda passed: (vector(CURRENT), zeros), [inputs], 2, 1, torch.device("cpu"))
     return means[EPISODE], sizes[EPISODE]
 
 
