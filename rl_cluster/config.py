@@ -7,6 +7,7 @@ value and the mend. Checks that need a file, a model or the cluster live where t
 from __future__ import annotations
 
 import difflib
+import math
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Annotated, Any, Literal, TypeVar, get_args
@@ -216,6 +217,15 @@ class ClusterConfig(Section):
     object_store_gib: Annotated[float, Field(gt=0)] | None
 
 
+def check_cpu_cache(rollout: RolloutConfig, cluster: ClusterConfig) -> None:
+    """Raises ValueError where an engine would have another cache than the one asked for: on a CPU vLLM takes whole GiB."""
+    if cluster.device == "cpu" and rollout.kv_cache_gib % 1:
+        raise ValueError(
+            f"rollout.kv_cache_gib={rollout.kv_cache_gib:g} is no whole number, as an engine on a CPU wants it; set it to "
+            f"{math.ceil(rollout.kv_cache_gib)}"
+        )
+
+
 class Config(Section):
     """A whole run."""
 
@@ -242,6 +252,7 @@ class Config(Section):
     @model_validator(mode="after")
     def _fits_together(self) -> Config:
         rollout, environment = self.rollout, self.environment
+        check_cpu_cache(rollout, self.cluster)
         if rollout.sampling_top_p < 1:
             raise ValueError(
                 f"rollout.sampling_top_p={rollout.sampling_top_p}: below 1 the sampler's log-probs are renormalised over fewer "

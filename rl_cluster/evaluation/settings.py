@@ -19,6 +19,7 @@ from rl_cluster.config import (
     Seconds,
     Section,
     TrackingConfig,
+    check_cpu_cache,
     check_settings,
 )
 from rl_cluster.config_types import UserPath, check_absolute
@@ -154,6 +155,7 @@ class EvaluateConfig(Section):
                 raise ValueError(
                     f"repeats.{recipe} names {unknown}, which is none of the systems {', '.join(self.systems)}"
                 )
+        check_cpu_cache(self.rollout, self.cluster)
         if self.samples > 1 and self.temperature == 0:
             raise ValueError(
                 f"samples={self.samples} at temperature=0 would be the same episode over and over; set temperature over 0 or samples=1"

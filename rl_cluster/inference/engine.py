@@ -394,7 +394,7 @@ def _prepare_process(settings: EngineSettings) -> None:
     os.environ.setdefault("VLLM_NO_USAGE_STATS", "1")
     os.environ.setdefault("VLLM_LOGGING_LEVEL", "WARNING")
     if settings.device == "cpu":
-        os.environ["VLLM_CPU_KVCACHE_SPACE"] = str(max(1, round(settings.kv_cache_gib)))
+        os.environ["VLLM_CPU_KVCACHE_SPACE"] = str(int(settings.kv_cache_gib))
         if settings.tensor_parallel_size == 1:
             # One process for scheduler and model: two of them pass work through a loop that spins, which on a small
             # machine takes half a core from the model.

@@ -128,6 +128,10 @@ def test_config_and_composition_import_nothing_heavy() -> None:
     [
         (["search.min_replicas=2"], "min_replicas=2 is over max_replicas=1"),
         (["search.host=0.0.0.0"], "host=0.0.0.0 lets other machines ask"),
+        (
+            ["rollout.kv_cache_gib=2.5"],
+            "rollout.kv_cache_gib=2.5 is no whole number, as an engine on a CPU wants it; set it to 3",
+        ),
         (["environment.tools=[read_document]"], "finds nothing to read"),
         (["search=elasticsearch", "search.external.url=ftp://x"], "url=ftp://x is no HTTP address"),
         (["search=elasticsearch", "search.external.url=https://me:secret@x/_search"], "url holds credentials"),

@@ -9,6 +9,7 @@ from __future__ import annotations
 import gzip
 import hashlib
 import io
+import lzma
 import os
 import zipfile
 import zlib
@@ -24,7 +25,7 @@ from rl_cluster.errors import DataError
 _BUFFER = 1 << 20
 _LFS_POINTER = b"version https://git-lfs.github.com/spec/"
 _LISTED_INPUTS = 100
-READ_ERRORS = (OSError, EOFError, zlib.error, zipfile.BadZipFile, pa.ArrowInvalid)
+READ_ERRORS = (OSError, EOFError, zlib.error, lzma.LZMAError, zipfile.BadZipFile, pa.ArrowInvalid)
 """What a file raises that cannot be read or ends before its end."""
 
 
