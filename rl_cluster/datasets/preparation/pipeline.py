@@ -49,8 +49,9 @@ class Options:
 def input_key(source: Source, settings: Mapping[str, Any], options: Options) -> str:
     """Changes with the settings and with any input file's size or time."""
     files = [(file.name, file.size, file.path.stat().st_mtime_ns) for file in source.files]
-    lent = None if options.documents is None else (options.documents / FILES[1]).stat()
-    state = [FORMAT_VERSION, settings, repr(options), source.revision, files, lent and [lent.st_size, lent.st_mtime_ns]]
+    lent = None if options.documents is None else options.documents / FILES[1]
+    found = [lent.stat().st_size, lent.stat().st_mtime_ns] if lent is not None and lent.is_file() else None
+    state = [FORMAT_VERSION, settings, repr(options), source.revision, files, found]
     return hashlib.sha256(json.dumps(state, sort_keys=True).encode()).hexdigest()
 
 
