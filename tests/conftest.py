@@ -1,4 +1,7 @@
-"""A process beside the tests for one learner rank, since DeepSpeed leaves its mark on the process that it runs in."""
+"""A process beside the tests for one learner rank, since DeepSpeed leaves its mark on the process that it runs in.
+
+What embeds asks MKL for steady products before its first one; here another test may have multiplied before.
+"""
 
 from __future__ import annotations
 
@@ -7,7 +10,10 @@ from pathlib import Path
 
 import pytest
 
+from rl_cluster.models.cpu_matmul import ask_mkl_for_steady_products
 from tests.helpers.tiny_learner import Processes, save_tiny_model
+
+ask_mkl_for_steady_products()
 
 
 @pytest.fixture(scope="module")

@@ -9,6 +9,7 @@ taken only where a product is measured to be as exact as MKL's.
 from __future__ import annotations
 
 import os
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -37,9 +38,18 @@ def ask_mkl_for_steady_products() -> None:
     """Lets a row of a product through MKL be the same however many rows there are, and on any number of threads.
 
     Otherwise MKL divides the sums of some products among threads. It reads the variable at its first product in a process; set
-    later it does nothing, so whoever relies on steady products tries them.
+    later it does nothing, so whoever relies on steady products tries them. On CPUs that are not Intel's it would take MKL's slowest
+    kernels.
     """
-    os.environ.setdefault("MKL_CBWR", "AUTO,STRICT")
+    if _is_intel():
+        os.environ.setdefault("MKL_CBWR", "AUTO,STRICT")
+
+
+def _is_intel() -> bool:
+    try:
+        return "GenuineIntel" in Path("/proc/cpuinfo").read_text(encoding="utf-8", errors="replace")
+    except OSError:
+        return False
 
 
 def _error(shape: tuple[int, int, int]) -> float:
