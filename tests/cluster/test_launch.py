@@ -104,6 +104,7 @@ def head() -> Iterator[None]:
             os.environ.pop("RAY_AUTH_MODE", None)
 
 
+@pytest.mark.timeout(900)
 @pytest.mark.skipif(dashboard_answers(), reason="another Ray head owns the dashboard port")
 def test_launch_on_a_head_that_runs_leaves_it_for_an_evaluation_and_a_job_that_is_stopped_cleanly(
     tmp_path: Path, tiny_model: Path, small_tables: Path, head: None
