@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import multiprocessing
 import shutil
-from collections.abc import Iterable, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
 from pathlib import Path
@@ -170,7 +169,7 @@ def _demonstrated(config: Config) -> bool:
 
 
 def _check_data(config: Config) -> None:
-    from rl_cluster.datasets.corpus import read_corpus
+    from rl_cluster.datasets.corpus import check_fields_known, fields_without_documents, read_corpus
     from rl_cluster.datasets.manifest import is_confidential
     from rl_cluster.datasets.source import prepare_data
     from rl_cluster.datasets.tables import check_tasks, read_tasks
@@ -221,28 +220,6 @@ def _check_data(config: Config) -> None:
     _check_index_names(folder, names)
     check_fields_known("environment.filter_fields", config.environment.filter_fields, unknown, str(folder))
     _check_size(config, everything, sample)
-
-
-def fields_without_documents(documents: Iterable[Document], fields: set[str]) -> set[str]:
-    """Those of `fields` that stand in no document's metadata; reads only as many documents as that takes."""
-    unknown = set(fields)
-    for document in documents if unknown else ():
-        unknown -= document.metadata.keys()
-        if not unknown:
-            break
-    return unknown
-
-
-def check_fields_known(setting: str, fields: Sequence[str], unknown: set[str], where: str) -> None:
-    """Raises ConfigError for the first of `fields`, the value of `setting`, that is `unknown` to the documents of `where`.
-
-    Agents would be offered it, and every use would count as their malformed call.
-    """
-    field = next((field for field in fields if field in unknown), None)
-    if field is not None:
-        raise ConfigError(
-            f"{setting}={list(fields)}: no document of {where} has {field!r} in its metadata; leave it out."
-        )
 
 
 def _check_index_names(folder: Path, corpora: list[str]) -> None:

@@ -23,7 +23,6 @@ from rich.console import Console
 from rl_cluster.composition import Application
 from rl_cluster.environments.search_tools import SearchToolSettings
 from rl_cluster.errors import ClusterError, ConfigError, DeadlineError, RLClusterError
-from rl_cluster.preflight import check_fields_known, fields_without_documents
 from rl_cluster.service.serve_settings import ServeConfig, check_serve
 from rl_cluster.service.settings import ServiceSettings, service_settings
 from rl_cluster.service.values import WHOLE_TOOLS, http_address, index_name, open_parts, shards_of
@@ -79,7 +78,7 @@ def check_folders(folders: list[str], settings: ServiceSettings) -> None:
 
 def check_filter_fields(config: ServeConfig) -> None:
     """Raises ConfigError for a field that agents could filter by and that no served document has."""
-    from rl_cluster.datasets.corpus import read_corpus
+    from rl_cluster.datasets.corpus import check_fields_known, fields_without_documents, read_corpus
     from rl_cluster.retrieval.filters import FilterIndex
 
     indexes, corpora = config.indexes or {}, config.corpora or {}

@@ -11,7 +11,7 @@ import hashlib
 import json
 import os
 import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from functools import cached_property
 from itertools import islice
 from pathlib import Path
@@ -22,7 +22,7 @@ import pyarrow.parquet as pq
 
 from rl_cluster.datasets.task import Document
 from rl_cluster.datasets.text import ID_RULE, id_problem, limited
-from rl_cluster.errors import DataError
+from rl_cluster.errors import ConfigError, DataError
 
 CORPUS_SCHEMA = pa.schema(
     [
@@ -300,3 +300,25 @@ def _record_batch(name: str, rows: tuple[tuple[str, str, str, str, str], ...]) -
     columns = [pa.array([name] * len(rows), pa.string())]
     columns += [pa.array(column, pa.string()) for column in zip(*rows, strict=True)]
     return pa.RecordBatch.from_arrays(columns, schema=CORPUS_SCHEMA)
+
+
+def fields_without_documents(documents: Iterable[Document], fields: set[str]) -> set[str]:
+    """Those of `fields` that stand in no document's metadata; reads only as many documents as that takes."""
+    unknown = set(fields)
+    for document in documents if unknown else ():
+        unknown -= document.metadata.keys()
+        if not unknown:
+            break
+    return unknown
+
+
+def check_fields_known(setting: str, fields: Sequence[str], unknown: set[str], where: str) -> None:
+    """Raises ConfigError for the first of `fields`, the value of `setting`, that is `unknown` to the documents of `where`.
+
+    Agents would be offered it, and every use would count as their malformed call.
+    """
+    field = next((field for field in fields if field in unknown), None)
+    if field is not None:
+        raise ConfigError(
+            f"{setting}={list(fields)}: no document of {where} has {field!r} in its metadata; leave it out."
+        )

@@ -14,7 +14,7 @@ from rl_cluster.environments.hits import FoundDocument
 from rl_cluster.environments.search import SearchEnvironmentSettings
 from rl_cluster.environments.search_tools import ReadPart
 from rl_cluster.errors import ConfigError
-from rl_cluster.evaluation.drift.base import Drift
+from rl_cluster.evaluation.drift.base import Drift, filtered
 from rl_cluster.evaluation.world import QuestionSet, World
 from rl_cluster.service.http_search import HttpSearchClient, http_search_settings, try_tool
 from rl_cluster.service.values import SEARCH_TOOLS
@@ -23,12 +23,9 @@ from rl_cluster.service.values import SEARCH_TOOLS
 class EndpointSearch:
     """An endpoint as `drift.base.EvaluationSearch`. It is asked for at most `max_k` results; they come with their snippets."""
 
-    def __init__(
-        self, client: HttpSearchClient, max_k: int, timeout_s: float | None, filters: Mapping[str, Any] | None = None
-    ) -> None:
+    def __init__(self, client: HttpSearchClient, max_k: int, timeout_s: float | None) -> None:
         self.client = client
         self.max_k = max_k
-        self.filters = filters
         self.timeout_s = timeout_s
 
     async def search(
@@ -40,8 +37,7 @@ class EndpointSearch:
         filters: Mapping[str, Any] | None = None,
         snippets: bool = True,
     ) -> list[FoundDocument]:
-        both = {**(filters or {}), **(self.filters or {})} or None
-        return await self.client.search(tool, query, min(k, self.max_k), excluded, both)
+        return await self.client.search(tool, query, min(k, self.max_k), excluded, filters)
 
     async def read(self, doc_id: str, part: int, excluded: tuple[str, ...]) -> ReadPart:
         return await self.client.read(doc_id, part, excluded)
@@ -109,5 +105,5 @@ async def open_endpoint_world(
         await try_tool(search.client, tool, drift.filters)
     taken = {*corpus.doc_ids, *(doc_id for task in questions.tasks for doc_id in (*task.gains, *task.excluded))}
     tasks, told = drift.tasks(questions.tasks, taken, seed), drift.environment(environment)
-    client = EndpointSearch(search.client, search.max_k, search.timeout_s, drift.filters)
+    client = filtered(search, drift.filters)
     return World(questions.dataset, tasks, client, told, drift, identity, corpus.doc_ids, seed)

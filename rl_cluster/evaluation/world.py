@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, TypeVar
 
-from rl_cluster.datasets.corpus import Corpus, read_corpus
+from rl_cluster.datasets.corpus import Corpus, check_fields_known, fields_without_documents, read_corpus
 from rl_cluster.datasets.tables import check_tasks
 from rl_cluster.datasets.task import Task
 from rl_cluster.environments.hits import FoundDocument
@@ -21,7 +21,7 @@ from rl_cluster.episodes.environment import StepResult
 from rl_cluster.episodes.formats.base import ParsedReply, ToolFormat
 from rl_cluster.episodes.trajectory import ToolCall
 from rl_cluster.errors import ConfigError, SearchRequestError, ToolTimeoutError
-from rl_cluster.evaluation.drift.base import Drift, EvaluationSearch, noted_injections
+from rl_cluster.evaluation.drift.base import Drift, EvaluationSearch, filtered, noted_injections
 from rl_cluster.retrieval.devices import Devices
 from rl_cluster.retrieval.index import SearchIndex
 from rl_cluster.retrieval.memory import check_open, open_bytes
@@ -105,7 +105,7 @@ def open_world(
     index = SearchIndex.open_or_build(searched, settings, indexes, memory_gib=memory_gib, devices=devices)
     check_open(indexes / index.index_id, open_bytes(index.manifest, settings, settings.parts), memory_gib)
     index.warm_up()
-    inner = IndexSearch(index, drift.filters, timeout_s)
+    inner = filtered(IndexSearch(index, timeout_s), drift.filters)
     if drift.filters:
         index.rank(index.tools[0], "a query that tries the filter", 1, filters=drift.filters)
     tasks = drift.tasks(questions.tasks, taken, seed)
@@ -118,17 +118,8 @@ def check_filters(
 ) -> None:
     """Raises ConfigError where agents or a drift could filter by a field that no document of the set has."""
     wanted = {*filter_fields, *(field for drift in drifts.values() for field in drift.filters or ())}
-    missing = set(wanted)
-    for document in corpus if wanted else ():
-        missing -= document.metadata.keys()
-        if not missing:
-            return
-    for field in filter_fields:
-        if field in missing:
-            raise ConfigError(
-                f"environment.filter_fields={list(filter_fields)}: no document of {questions.dataset} has {field!r} in its metadata; leave "
-                "it out."
-            )
+    missing = fields_without_documents(corpus, wanted)
+    check_fields_known("environment.filter_fields", filter_fields, missing, questions.dataset)
     for name, drift in drifts.items():
         for field in missing & set(drift.filters or ()):
             raise ConfigError(
@@ -151,11 +142,8 @@ def check_documents(questions: QuestionSet, corpus: Corpus, drifts: Mapping[str,
 class IndexSearch:
     """Asks an index in this process; see `drift.base.EvaluationSearch`. Raises ToolTimeoutError after `timeout_s`."""
 
-    def __init__(
-        self, index: SearchIndex, filters: Mapping[str, Any] | None = None, timeout_s: float | None = None
-    ) -> None:
+    def __init__(self, index: SearchIndex, timeout_s: float | None = None) -> None:
         self.index = index
-        self.filters = filters
         self.timeout_s = timeout_s
 
     async def search(
@@ -170,11 +158,10 @@ class IndexSearch:
         if tool not in SEARCH_TOOLS:
             raise SearchRequestError(f"There is no tool {tool!r}; use one of {', '.join(SEARCH_TOOLS)}.")
         name = SEARCH_TOOLS[tool]
-        both = {**(filters or {}), **(self.filters or {})} or None
         if snippets:
-            hits = await self._in_time(self.index.search, name, query, k, excluded, both)
+            hits = await self._in_time(self.index.search, name, query, k, excluded, filters)
             return [FoundDocument(hit.doc_id, hit.title, hit.snippet) for hit in hits]
-        ranked = await self._in_time(self.index.rank, name, query, k, excluded, both)
+        ranked = await self._in_time(self.index.rank, name, query, k, excluded, filters)
         return [FoundDocument(doc_id, "", "") for doc_id, _ in ranked]
 
     async def read(self, doc_id: str, part: int, excluded: tuple[str, ...]) -> ReadPart:

@@ -7,7 +7,7 @@ import random
 from collections.abc import Container, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Protocol
 
 from rl_cluster.config import Section
@@ -106,6 +106,20 @@ class ChangedSearch:
 
     async def read(self, doc_id: str, part: int, excluded: tuple[str, ...]) -> ReadPart:
         return await self.inner.read(doc_id, part, excluded)
+
+
+class _Filtered(ChangedSearch):
+    def __init__(self, inner: EvaluationSearch, filters: Mapping[str, Any]) -> None:
+        super().__init__(inner)
+        self.filters = filters
+
+    async def answer(self, asked: Asked) -> list[FoundDocument]:
+        return await self.unchanged(replace(asked, filters={**(asked.filters or {}), **self.filters}))
+
+
+def filtered(inner: EvaluationSearch, filters: Mapping[str, Any] | None) -> EvaluationSearch:
+    """A client that adds conditions on metadata to every search."""
+    return _Filtered(inner, filters) if filters else inner
 
 
 class SometimesChanged(ChangedSearch):
