@@ -32,7 +32,7 @@ def test_learner_group_ranks_that_do_not_finish_are_named_and_waited_for_no_long
         with pytest.raises(DeadlineError, match=r"^Learner ranks \[0, 2\] did not finish 'setup' within 0 s\.$"):
             await LearnerGroup._gather(calls, 0.01, "setup")
         await asyncio.sleep(0)
-        assert ended == ["first", "third"]
+        assert sorted(ended) == ["first", "third"]  # they are cancelled in no order
 
     asyncio.run(gather())
 
