@@ -33,7 +33,7 @@ search-cpu: setup
 
 test: setup
 	$(BIN)/python -m pytest tests/unit -n 2 -m "not slow and not cluster"
-	$(BIN)/python -m pytest tests -m "slow or cluster"
+	$(BIN)/python -m pytest tests -n 2 --dist loadfile --no-loadscope-reorder -m "slow or cluster"
 
 test-unit: setup
 	$(BIN)/python -m pytest tests/unit -n 2 -m "not slow and not cluster"

@@ -1,7 +1,7 @@
 """`EvaluationStage`: validation and test under the newest weights, and what is told about them.
 
-Invariants: an evaluation begins only after every worker has acknowledged the newest weights or was named as behind; a
-validation that lost episodes to infrastructure is said and compared with nothing.
+Invariants: an evaluation begins only after every worker has acknowledged the newest weights, which ends the run where one
+neither does nor is replaced; a validation that lost episodes to infrastructure is said and compared with nothing.
 """
 
 from __future__ import annotations
@@ -18,6 +18,7 @@ from rl_cluster.config import Config
 from rl_cluster.datasets.task import Task
 from rl_cluster.episodes.logprobs import logprob_metrics, sampled_logprobs
 from rl_cluster.episodes.trajectory import Trajectory
+from rl_cluster.errors import WeightSyncError
 from rl_cluster.evaluation.external import get_external_metric
 from rl_cluster.evaluation.report import first_views
 from rl_cluster.evaluation.summary import EpisodeRecord
@@ -94,9 +95,14 @@ class EvaluationStage:
     async def _play(
         self, tasks: Sequence[Task], temperature: float, sequence: int
     ) -> tuple[list[EpisodeRecord], list[Trajectory]]:
-        behind = await self.sync.wait_acknowledged.remote(sequence, self.config.weight_sync.timeout_s)
+        # One that fails to load is replaced, and its successor has the time to start.
+        deadline_s = self.config.weight_sync.timeout_s + self.config.rollout.start_timeout_s
+        behind = await self.sync.wait_acknowledged.remote(sequence, deadline_s)
         if behind:
-            self.events.say(f"evaluating while {', '.join(behind)} still load the newest weights")
+            raise WeightSyncError(
+                f"{', '.join(behind)} did not load the newest weights within weight_sync.timeout_s + rollout.start_timeout_s = "
+                f"{deadline_s:.0f} s, and an evaluation by others would say nothing of them; raise weight_sync.timeout_s for a slow machine."
+            )
         limits = episode_limits(self.config, temperature)
         total = len(tasks)
         return await play_once(self.pool, tasks, limits, lambda done: self.events.emit("progress", done=done, of=total))

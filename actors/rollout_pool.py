@@ -90,7 +90,7 @@ class RolloutPool:
         try:
             await within(deadline, actor.start.remote())
             worker.health.on_started(time.monotonic(), incarnation)
-            publication = await within(deadline, self._apply_newest(actor, deadline))
+            publication = await within(deadline, self._apply_newest(worker, deadline))
         except DeadlineError:
             raise
         except TimeoutError as error:
@@ -100,14 +100,15 @@ class RolloutPool:
             ) from error
         worker.health.on_synced(time.monotonic(), incarnation, publication.weights.version)
 
-    async def _apply_newest(self, actor: Handle, deadline_s: float) -> Publication:
+    async def _apply_newest(self, worker: _Worker, deadline_s: float) -> Publication:
+        assert worker.actor is not None
         while True:
-            publication = await value_of(self.sync.wait_newer.remote(0, deadline_s))
+            publication = await value_of(self.sync.wait_newer.remote(worker.worker_id, 0, deadline_s))
             if publication is None:
                 raise DeadlineError("No weights were published before the workers started.")
             # A newer publication has taken its place, and nothing was loaded.
             with contextlib.suppress(SupersededError):
-                await value_of(actor.apply.remote(publication))
+                await value_of(worker.actor.apply.remote(publication))
                 return publication
 
     async def run_group(

@@ -1,8 +1,9 @@
 """`WeightSync`: the one place that knows the newest weights and who runs them.
 
 Workers pull: each waits here for something newer than what it has, loads it by itself and acknowledges it. One slow or
-dead worker therefore blocks nobody. A snapshot's file is kept until every registered worker has acknowledged a newer
-one. `sequence` orders publications; it differs from the version when earlier weights are published again.
+dead worker therefore blocks nobody. Kept are the newest snapshot's file and those that a registered worker was given and
+has neither acknowledged nor left for a newer one. `sequence` orders publications; it differs from the version when earlier
+weights are published again.
 """
 
 from __future__ import annotations
@@ -38,6 +39,7 @@ class WeightSync:
         self.newest: Publication | None = None
         self.published: dict[int, WeightVersion] = {}
         self.acknowledged: dict[str, int] = {}
+        self.loading: dict[str, int] = {}
         self.changed = asyncio.Condition()
 
     async def publish(self, weights: WeightVersion, sender: Handle | None = None) -> int:
@@ -46,27 +48,34 @@ class WeightSync:
             sequence = self.newest.sequence + 1 if self.newest else 1
             self.newest = Publication(sequence, weights, sender)
             self.published[sequence] = weights
+            self._discard_old()
             self.changed.notify_all()
         return sequence
 
     async def register(self, worker_id: str) -> None:
         """A worker that will pull; it has nothing yet."""
         self.acknowledged[worker_id] = 0
+        self.loading.pop(worker_id, None)
 
     async def unregister(self, worker_id: str) -> None:
         """A worker that is gone; its missing acknowledgements hold nothing back any more."""
         async with self.changed:
             self.acknowledged.pop(worker_id, None)
+            self.loading.pop(worker_id, None)
             self._discard_old()
             self.changed.notify_all()
 
-    async def wait_newer(self, sequence: int, timeout_s: float) -> Publication | None:
-        """The newest publication as soon as it is past `sequence`; None after `timeout_s`."""
+    async def wait_newer(self, worker_id: str, sequence: int, timeout_s: float) -> Publication | None:
+        """The newest publication as soon as it is past `sequence`, for `worker_id` to load; None after `timeout_s`."""
         async with self.changed:
+            self.loading.pop(worker_id, None)
+            self._discard_old()
             try:
                 await within(timeout_s, self.changed.wait_for(lambda: self._is_past(sequence)))
             except TimeoutError:
                 return None
+            if self.newest is not None and worker_id in self.acknowledged:
+                self.loading[worker_id] = self.newest.sequence
             return self.newest
 
     async def acknowledge(self, worker_id: str, sequence: int) -> None:
@@ -74,6 +83,7 @@ class WeightSync:
         async with self.changed:
             if worker_id in self.acknowledged:
                 self.acknowledged[worker_id] = sequence
+                self.loading.pop(worker_id, None)
             self._discard_old()
             self.changed.notify_all()
 
@@ -106,8 +116,8 @@ class WeightSync:
     def _discard_old(self) -> None:
         if self.newest is None:
             return
-        oldest_needed = min([*self.acknowledged.values(), self.newest.sequence])
-        for sequence in [s for s in self.published if s < oldest_needed]:
+        needed = {self.newest.sequence, *self.loading.values()}
+        for sequence in [s for s in self.published if s not in needed]:
             _remove(self.published.pop(sequence))
 
 

@@ -14,6 +14,8 @@ from rl_cluster.episodes.trajectory import Trajectory, Turn
 from rl_cluster.errors import Outcome
 from rl_cluster.inference.engine import EngineSettings, InferenceEngine
 
+NAME = "benchmark"
+
 
 @actor(max_concurrency=100)
 class FixedLengthWorker:
@@ -27,17 +29,17 @@ class FixedLengthWorker:
 
     async def start(self) -> None:
         self.engine = await InferenceEngine.start(self.settings)
-        await self.sync.register.remote("benchmark")
+        await self.sync.register.remote(NAME)
         self.following = asyncio.create_task(self._follow())
 
     async def _follow(self) -> None:
         while True:
-            publication = await self.sync.wait_newer.remote(self.sequence, 10.0)
+            publication = await self.sync.wait_newer.remote(NAME, self.sequence, 10.0)
             if publication is not None:
                 weights = publication.weights  # its file is on this host
                 await self.engine.update(weights, partial(self.engine.deliver_file, weights, weights.path))
                 self.sequence = publication.sequence
-                await self.sync.acknowledge.remote("benchmark", self.sequence)
+                await self.sync.acknowledge.remote(NAME, self.sequence)
 
     async def run_group(self, group_id: str, prompt_ids: list[int], size: int, new_tokens: int) -> list[Trajectory]:
         """`size` samples of exactly `new_tokens` tokens."""

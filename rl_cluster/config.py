@@ -191,6 +191,7 @@ class EvaluationConfig(Section):
     temperatures: tuple[Annotated[float, Field(ge=0, le=2)], ...] = Field(min_length=1, strict=False)
     validation_temperature: Annotated[float, Field(ge=0, le=2)]
     bootstrap_resamples: Annotated[int, Field(ge=1000)]
+    success_threshold: Annotated[float, Field(gt=0, le=1)]
     control: bool
     external_metric: str
 
@@ -360,7 +361,7 @@ _FREE = {
     "training.max_steps", "training.max_epochs", "training.save_every", "training.keep_checkpoints", "training.val_every",
     "training.val_at_start", "training.straggler_timeout_s", "training.step_timeout_s", "learner.start_timeout_s",
     "learner.num_threads", "learner.micro_batch_tokens", "learner.cpus_per_rank", "learner.drift_alarm", "evaluation.control", "evaluation.test_at_start",
-    "evaluation.test_at_end", "evaluation.bootstrap_resamples", "evaluation.external_metric", "search.port", "search.host", "search.token_env", "search.timeout_s", "search.min_replicas", "search.max_replicas",
+    "evaluation.test_at_end", "evaluation.bootstrap_resamples", "evaluation.external_metric", "evaluation.success_threshold", "search.port", "search.host", "search.token_env", "search.timeout_s", "search.min_replicas", "search.max_replicas",
     "search.max_queued_requests", "search.max_batch", "search.memory_gib",
     "search.start_timeout_s", "search.build_timeout_s", "search.cpus_per_replica", "search.threads_per_replica", "search.gpus_per_replica", "search.device",
     "search.max_ongoing_requests",

@@ -4,12 +4,14 @@ Invariants:
 - a request runs under one adapter from its first token to its last, so that an update neither pauses nor mixes anything;
 - an adapter is given to requests only after every tensor's digest and the probe agreed;
 - vLLM keys its prefix cache by the adapter's name, which is never used twice;
-- an adapter that no request uses and that is not the newest is unloaded and its files are removed, at the next update.
+- an adapter that no request uses and that is not the newest is unloaded and its files are removed, at the next update; those of
+  a process that was killed are removed by the next one of this host.
 """
 
 from __future__ import annotations
 
 import asyncio
+import os
 import shutil
 import tempfile
 from dataclasses import dataclass
@@ -17,6 +19,8 @@ from pathlib import Path
 from typing import Any
 
 from rl_cluster.learning.weight_version import WeightVersion, verify_snapshot
+
+_FOLDER = "rl_cluster-adapter-"
 
 MAX_ADAPTERS = 3
 """Adapters that one batch may use: the newest, the one before for requests under way, and one that is being proven. A
@@ -47,6 +51,7 @@ class AdapterShelf:
         from vllm.lora.request import LoRARequest
 
         await self._unload_unused()
+        await asyncio.to_thread(_remove_of_the_dead)
         folder = await asyncio.to_thread(_verified_copy, weights, path)
         self._count += 1
         name = f"version-{weights.version}-load-{self._count}"
@@ -88,7 +93,14 @@ def _verified_copy(weights: WeightVersion, path: str) -> Path:
 
     with safe_open(path, framework="pt") as snapshot:
         verify_snapshot(snapshot, path, weights.digests)
-    folder = Path(tempfile.mkdtemp(prefix="rl_cluster-adapter-"))
+    folder = Path(tempfile.mkdtemp(prefix=f"{_FOLDER}{os.getpid()}-"))
     shutil.copyfile(path, folder / "adapter_model.safetensors")
     (folder / "adapter_config.json").write_text(weights.adapter_config)
     return folder
+
+
+def _remove_of_the_dead() -> None:
+    for folder in Path(tempfile.gettempdir()).glob(f"{_FOLDER}*"):
+        process = folder.name.removeprefix(_FOLDER).partition("-")[0]
+        if process.isdecimal() and not Path("/proc", process).exists():
+            shutil.rmtree(folder, ignore_errors=True)

@@ -10,17 +10,14 @@ from rl_cluster.episodes.logprobs import spread
 from rl_cluster.evaluation.metrics import pass_at_k, pass_power_k
 from rl_cluster.evaluation.summary import EpisodeRecord, by_question
 
-SUCCESS_THRESHOLD = 0.9
-"""The nDCG@10 from which an episode counts as solved."""
 
-
-def reward_metrics(records: Sequence[EpisodeRecord], prefix: str) -> dict[str, float]:
-    """`PREFIX/reward/*`, `PREFIX/turns/*` and `PREFIX/tokens/*`. What is solved, nDCG@10 says; an episode that infrastructure lost is
-    not solved, as in the report, and in no other number. `*_within_groups` are means over questions of that number among the
+def reward_metrics(records: Sequence[EpisodeRecord], prefix: str, success_threshold: float) -> dict[str, float]:
+    """`PREFIX/reward/*`, `PREFIX/turns/*` and `PREFIX/tokens/*`. An episode is solved from an nDCG@10 of
+    `success_threshold`; one that infrastructure lost is not solved, as in the report, and in no other number. `*_within_groups` are means over questions of that number among the
     question's episodes. Numbers without an episode that has them are left out.
     """
     groups = by_question(records)
-    solved = [record.score >= SUCCESS_THRESHOLD for record in records]
+    solved = [record.score >= success_threshold for record in records]
     metrics = {
         f"{prefix}/reward/pass_at_1": pass_at_k(len(records), sum(solved), 1),
         f"{prefix}/reward/pass_power_1": pass_power_k(len(records), sum(solved), 1),
@@ -28,7 +25,7 @@ def reward_metrics(records: Sequence[EpisodeRecord], prefix: str) -> dict[str, f
         f"{prefix}/reward/failed_rollouts": float(sum(not record.finished for record in records)),
         f"{prefix}/reward/num_prompts": float(len(groups)),
         f"{prefix}/reward/rollouts_per_prompt": len(records) / len(groups),
-        f"{prefix}/reward/success_threshold": SUCCESS_THRESHOLD,
+        f"{prefix}/reward/success_threshold": success_threshold,
     }
     found = [[record.reward for record in group if record.reward is not None] for group in groups.values()]
     found = [np.array(rewards) for rewards in found if rewards]

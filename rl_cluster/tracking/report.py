@@ -25,7 +25,7 @@ from rl_cluster.evaluation.report import ReportContent, Views, question_views, w
 from rl_cluster.evaluation.statistics import bootstrap_mean_ci
 from rl_cluster.evaluation.summary import EpisodeRecord, SystemSummary, compare, summarise
 from rl_cluster.evaluation.table import result_table
-from rl_cluster.tracking.evaluation_metrics import SUCCESS_THRESHOLD, reward_metrics
+from rl_cluster.tracking.evaluation_metrics import reward_metrics
 
 _VALIDATIONS, _ALARMS = "validations.json", "alarms.json"
 PAIRS = {"paired": ("before", "after"), "paired_control": ("control", "after")}
@@ -120,12 +120,11 @@ class RunReport:
         """The same of one evaluation."""
         return self._metrics(records, prefix, summarise_seed=0)
 
-    @staticmethod
-    def _metrics(records: list[EpisodeRecord], prefix: str, summarise_seed: int) -> dict[str, float]:
+    def _metrics(self, records: list[EpisodeRecord], prefix: str, summarise_seed: int) -> dict[str, float]:
         summary = summarise(records, resamples=1000, seed=summarise_seed)
         return {
             f"{prefix}/infrastructure": float(sum(record.outcome.is_infrastructure_failure for record in records)),
-            **reward_metrics(records, prefix),
+            **reward_metrics(records, prefix, self.config.evaluation.success_threshold),
             f"{prefix}/ndcg@10": summary.ndcg.mean,
             f"{prefix}/failure_rate": summary.failure_rate.mean,
         }
@@ -152,7 +151,8 @@ class RunReport:
         at = self.serving_temperature
         systems = {name: records for (name, temperature), records in self.records.items() if temperature == at}
         pairs = [pair for pair in PAIRS.values() if pair[0] in systems and pair[1] in systems]
-        settings = MeasureSettings(SUCCESS_THRESHOLD, (1,), config.evaluation.bootstrap_resamples, config.seed)
+        numbers = config.evaluation
+        settings = MeasureSettings(numbers.success_threshold, (1,), numbers.bootstrap_resamples, config.seed)
         return ReportContent(
             title=config.run_name,
             comparison=compare_systems(systems, pairs, settings),

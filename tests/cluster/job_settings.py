@@ -1,9 +1,18 @@
-"""The command line of a job with a tiny model on small tables, and what it tracked."""
+"""The command line of a job with a tiny model on small tables, its actors, and what it tracked."""
 
 from __future__ import annotations
 
+import contextlib
 from pathlib import Path
 from typing import Any
+
+import psutil
+
+from tests.cluster.ports import SEARCH_PORT
+
+LONG_PROMPTS = ["rollout.max_sequence_length=2048", "learner.micro_batch_tokens=2048"]
+"""For templates that describe the tools as JSON."""
+ACTORS = ("RolloutWorker", "Learner", "WeightSync", "TrajectoryBuffer")
 
 
 def job_overrides(output: Path, model: Path, tables: Path, *overrides: str) -> list[str]:
@@ -16,7 +25,8 @@ def job_overrides(output: Path, model: Path, tables: Path, *overrides: str) -> l
         "model.dtype=float32",
         "data=tables",
         f"data.folder={tables}",
-        "search.port=8399",
+        f"search.port={SEARCH_PORT}",
+        "rollout.yield_to_learner=false",  # the tests of another process may be busy all the time
         "learner.num_threads=1",
         "rollout.cpu_threads=1",
         "rollout.sampling_max_tokens=24",
@@ -47,3 +57,14 @@ def tracked_runs(folder: Path) -> list[Any]:
     client = tracked_client(folder)
     experiment: Any = client.get_experiment_by_name("rl_cluster")
     return list(client.search_runs([experiment.experiment_id], order_by=["attributes.start_time ASC"]))
+
+
+def actor_processes(name: str) -> list[psutil.Process]:
+    """Processes that hold an actor of this class on a cluster that this process started; Ray names them after it."""
+    found = []
+    for process in psutil.Process().children(recursive=True):
+        with contextlib.suppress(psutil.NoSuchProcess):
+            command = process.cmdline()
+            if command and command[0].startswith(f"ray::{name}"):
+                found.append(process)
+    return found

@@ -2,25 +2,19 @@
 
 from __future__ import annotations
 
-import contextlib
 import json
 import time
 from pathlib import Path
 from typing import Any
 
-import psutil
 import pytest
 import torch
 
 from rl_cluster.composition import load_config
 from rl_cluster.config import Config
-from rl_cluster.learning.checkpoint import checkpoint_folder, checkpoint_steps, read_state
-from tests.cluster.job_settings import job_overrides, tracked_client, tracked_runs
+from rl_cluster.learning.checkpoint import checkpoint_folder, read_state
+from tests.cluster.job_settings import LONG_PROMPTS, actor_processes, job_overrides, tracked_client, tracked_runs
 from tests.helpers.tiny_models import write_tiny_model
-
-LONG_PROMPTS = ["rollout.max_sequence_length=2048", "learner.micro_batch_tokens=2048"]
-"""For templates that describe the tools as JSON."""
-ACTORS = ("RolloutWorker", "Learner", "WeightSync", "TrajectoryBuffer")
 
 
 def _below(prefix: str, names: str) -> set[str]:
@@ -60,7 +54,7 @@ METRICS = (
 )
 """The names under which a run's numbers are charted; users build dashboards on them."""
 
-pytestmark = [pytest.mark.cluster, pytest.mark.timeout(420), pytest.mark.usefixtures("ray_cluster")]
+pytestmark = [pytest.mark.cluster, pytest.mark.timeout(900), pytest.mark.usefixtures("ray_cluster")]
 
 
 def job(output: Path, model: Path, tables: Path, *overrides: str) -> Config:
@@ -78,17 +72,6 @@ def events(coordinator: Any) -> list[dict[str, Any]]:
     import ray
 
     return ray.get(coordinator.events.remote(0), timeout=30)
-
-
-def actor_processes(name: str) -> list[psutil.Process]:
-    """Processes that hold an actor of this class on the cluster that these tests started; Ray names them after it."""
-    found = []
-    for process in psutil.Process().children(recursive=True):
-        with contextlib.suppress(psutil.NoSuchProcess):
-            command = process.cmdline()
-            if command and command[0].startswith(f"ray::{name}"):
-                found.append(process)
-    return found
 
 
 def wait_for_event(coordinator: Any, result: Any, matches: Any, timeout_s: float) -> None:
@@ -114,7 +97,7 @@ def test_job_asynchronous_then_resumed_trains_each_group_once_within_the_age_bou
     limits += ["training.val_at_start=true", "training.val_every=1", "training.curriculum=difficulty"]
     limits += ["algorithm.kl.coefficient=0.01", "learner.reference=start"]
     coordinator, result = start(job(output, tiny_model, small_tables, "training.max_steps=2", *limits))
-    report: Any = ray.get(result, timeout=300)
+    report: Any = ray.get(result, timeout=600)
     ray.kill(coordinator)
     assert report["steps"] == 2
     assert report["max_age"] <= 1
@@ -148,7 +131,7 @@ def test_job_asynchronous_then_resumed_trains_each_group_once_within_the_age_bou
 
     more = ["training.max_steps=3", "evaluation.control=true"]
     coordinator, result = start(job(output, tiny_model, small_tables, *more, *limits))
-    resumed: Any = ray.get(result, timeout=300)
+    resumed: Any = ray.get(result, timeout=600)
     texts = [event.get("text", "") for event in events(coordinator)]
     ray.kill(coordinator)
     assert any("resumed at step 2" in text for text in texts)
@@ -184,11 +167,11 @@ def test_job_on_two_ranks_killed_between_checkpoints_loses_no_group_and_says_wha
     )
     coordinator, result = start(config)
     # Several steps before the next checkpoint, so that it is not there yet when the kill arrives.
-    wait_for_event(coordinator, result, lambda event: event["kind"] == "step" and event["step"] == 5, 240)
+    wait_for_event(coordinator, result, lambda event: event["kind"] == "step" and event["step"] == 5, 480)
     ray.kill(coordinator, no_restart=True)
 
     coordinator, result = start(config)
-    report: Any = ray.get(result, timeout=300)
+    report: Any = ray.get(result, timeout=600)
     texts = [event.get("text", "") for event in events(coordinator)]
     ray.kill(coordinator)
     assert any("resumed at step 4" in text for text in texts)
@@ -211,7 +194,7 @@ def test_job_without_reinforcement_learning_fine_tunes_and_evaluates_both_sides(
     output, tiny_model = tmp_path / "supervised", write_tiny_model("qwen3", tmp_path / "qwen3")
     overrides = ["training.max_steps=0", "warmup.steps=2", "rollout.sampling_max_tokens=96"]
     coordinator, result = start(job(output, tiny_model, small_tables, *overrides, *LONG_PROMPTS))
-    report: Any = ray.get(result, timeout=300)
+    report: Any = ray.get(result, timeout=600)
     losses = [event["loss"] for event in events(coordinator) if event["kind"] == "supervised"]
     ray.kill(coordinator)
     assert len(losses) == 2
@@ -245,13 +228,13 @@ def test_job_synchronous_over_two_corpora_with_workers_and_search_killed_replace
             "rollout.sampling_max_tokens=64",  # a demonstration has the whole question as its query
         )
     )
-    wait_for_event(coordinator, result, lambda event: event["kind"] == "step", 240)
+    wait_for_event(coordinator, result, lambda event: event["kind"] == "step", 480)
     replicas, workers = actor_processes("ServeReplica"), actor_processes("RolloutWorker")
     assert replicas
     assert len(workers) == 2
     for process in [*workers, *replicas]:
         process.kill()
-    report: Any = ray.get(result, timeout=300)
+    report: Any = ray.get(result, timeout=600)
     texts = [event.get("text", "") for event in events(coordinator)]
     ray.kill(coordinator)
     assert any("search service is up" in text and "2 indexes" in text for text in texts)
@@ -262,31 +245,3 @@ def test_job_synchronous_over_two_corpora_with_workers_and_search_killed_replace
     assert report["max_age"] == 0
     assert report["ledger"]["trained"] == 6
     assert report["ledger"]["dropped"] == 0
-
-
-def test_job_stopped_leaves_a_valid_checkpoint_and_marks_the_run_within_20_seconds(
-    tmp_path: Path, small_tables: Path
-) -> None:
-    """With a model of Llama 3's family, which calls tools in its own format."""
-    import ray
-    from ray.exceptions import RayError
-
-    output, tiny_model = tmp_path / "stopped", write_tiny_model("llama", tmp_path / "llama")
-    overrides = ["training.max_steps=50", "training.max_epochs=30", "rollout.sampling_max_tokens=96", *LONG_PROMPTS]
-    coordinator, result = start(job(output, tiny_model, small_tables, *overrides))
-    wait_for_event(coordinator, result, lambda event: "checkpoint of step 1" in event.get("text", ""), 240)
-    started = time.monotonic()
-    ray.get(coordinator.stop.remote(), timeout=10)
-    with pytest.raises(RayError):
-        ray.get(result, timeout=20)
-    assert time.monotonic() - started < 20
-    ray.kill(coordinator)
-    steps = checkpoint_steps(output / "checkpoints")
-    assert steps[-1] >= 1
-    assert read_state(checkpoint_folder(output / "checkpoints", steps[-1]))["completed_steps"] == steps[-1]
-    runs = tracked_runs(tmp_path)
-    assert [run.info.status for run in runs] == ["KILLED"]
-    deadline = time.monotonic() + 15
-    while (left := [name for name in ACTORS if actor_processes(name)]) and time.monotonic() < deadline:
-        time.sleep(0.5)
-    assert left == []

@@ -38,13 +38,13 @@ from rl_cluster.serve import SERVE
 from rl_cluster.service.settings import CallLimits, ServiceSettings, service_settings
 from rl_cluster.service.values import SEARCH_TOOLS, DocumentRequest, SearchAnswer, SearchRequest
 from tests.cluster.conftest import ROOT
+from tests.cluster.ports import SEARCH_PORT
 from tests.helpers.configuration import load
 from tests.helpers.small_index import HashEmbedder, build_index, documents
 
 pytestmark = [pytest.mark.cluster, pytest.mark.timeout(420), pytest.mark.usefixtures("ray_cluster")]
 
 APP = "search-test"
-PORT = 8399  # the one that the jobs of these tests use: a cluster has one HTTP proxy
 TOOLS = ("bm25_search", "vector_search", "hybrid_search", "read_document")
 LIMITS = CallLimits(timeout_s=60.0)
 BOTH = ("lexical", "vector")
@@ -60,9 +60,9 @@ def folders(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
 def service(ray_cluster: None, folders: dict[str, str]) -> Iterator[str]:
     from actors.search_service import start_search, stop_search
 
-    settings = ServiceSettings(SearchToolSettings(5, 10, TOOLS), LIMITS, "127.0.0.1", PORT)
+    settings = ServiceSettings(SearchToolSettings(5, 10, TOOLS), LIMITS, "127.0.0.1", SEARCH_PORT)
     start_search({"kb": folders["s1"], "other": folders["s2"]}, APP, settings)
-    yield f"http://127.0.0.1:{PORT}/{APP}"
+    yield f"http://127.0.0.1:{SEARCH_PORT}/{APP}"
     stop_search(APP)
 
 
@@ -209,12 +209,12 @@ def test_overload_over_http_is_refused_with_retry_after_and_passes(service: str,
 
     app = "search-narrow"
     limits = ["search.max_queued_requests=2", "search.max_ongoing_requests=1", "search.max_batch=1"]
-    search = load(SERVE, [f"indexes={{kb: {folders['s1']}}}", f"search.port={PORT}", *limits]).search
+    search = load(SERVE, [f"indexes={{kb: {folders['s1']}}}", f"search.port={SEARCH_PORT}", *limits]).search
 
     def ask() -> tuple[int, Any]:
         """The status, and the ids found or the header Retry-After."""
         body = json.dumps({"tool": "bm25_search", "query": "a pump", "k": 3}).encode()
-        url = f"http://127.0.0.1:{PORT}/{app}/v1/search"
+        url = f"http://127.0.0.1:{SEARCH_PORT}/{app}/v1/search"
         request = urllib.request.Request(url, body, {"content-type": "application/json"})
         try:
             with urllib.request.urlopen(request, timeout=60) as answer:
@@ -358,7 +358,7 @@ def test_load_starts_a_second_replica_that_gives_the_same_answers(service: str, 
 
     app = "search-scaled"
     settings = ServiceSettings(
-        SearchToolSettings(5, 10, ("vector_search",)), LIMITS, "127.0.0.1", PORT, min_replicas=1, max_replicas=2
+        SearchToolSettings(5, 10, ("vector_search",)), LIMITS, "127.0.0.1", SEARCH_PORT, min_replicas=1, max_replicas=2
     )
     start_search({"kb": folders["s1"]}, app, settings)
 
@@ -397,7 +397,7 @@ def test_load_starts_a_second_replica_that_gives_the_same_answers(service: str, 
 
 
 def settings_of(*tools: str, **changes: Any) -> ServiceSettings:
-    return ServiceSettings(SearchToolSettings(5, 10, tools), LIMITS, "127.0.0.1", PORT, **changes)
+    return ServiceSettings(SearchToolSettings(5, 10, tools), LIMITS, "127.0.0.1", SEARCH_PORT, **changes)
 
 
 def damaged(folder: str, copy: Path) -> str:
@@ -474,7 +474,7 @@ def test_document_of_five_megabytes_and_an_empty_one_are_served(service: str, tm
         assert hits[0].doc_id == "big"
         assert "PRJ-4411-B" in hits[0].snippet
         assert "empty" not in {hit.doc_id for hit in hits}
-        url = f"http://127.0.0.1:{PORT}/{app}/v1/documents"
+        url = f"http://127.0.0.1:{SEARCH_PORT}/{app}/v1/documents"
         last = http(f"{url}/big?part=3000")[1]
         assert last["parts"] > 3000
         assert 0 < len(last["text"]) <= 16_384

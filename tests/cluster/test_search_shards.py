@@ -18,12 +18,12 @@ from rl_cluster.retrieval.index import SearchIndex
 from rl_cluster.retrieval.shards import cut
 from rl_cluster.service.settings import CallLimits, ServiceSettings
 from rl_cluster.service.values import SEARCH_TOOLS, DocumentRequest, SearchAnswer, SearchRequest
+from tests.cluster.ports import SEARCH_PORT
 from tests.helpers.small_index import build_index, documents
 
 pytestmark = [pytest.mark.cluster, pytest.mark.timeout(420), pytest.mark.usefixtures("ray_cluster")]
 
 APP = "search-shards"
-PORT = 8399  # the one that the jobs of these tests use: a cluster has one HTTP proxy
 TOOLS = ("bm25_search", "vector_search", "hybrid_search", "read_document")
 SHARDS = 2
 LIMITS = CallLimits(timeout_s=60.0, shards=SHARDS)
@@ -42,9 +42,9 @@ def folders(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
 def service(ray_cluster: None, folders: dict[str, str]) -> Iterator[str]:
     from actors.search_service import start_search, stop_search
 
-    settings = ServiceSettings(SearchToolSettings(5, 10, TOOLS), LIMITS, "127.0.0.1", PORT)
+    settings = ServiceSettings(SearchToolSettings(5, 10, TOOLS), LIMITS, "127.0.0.1", SEARCH_PORT)
     start_search({"kb": folders["s1"]}, APP, settings)
-    yield f"http://127.0.0.1:{PORT}/{APP}"
+    yield f"http://127.0.0.1:{SEARCH_PORT}/{APP}"
     stop_search(APP)
 
 

@@ -20,6 +20,7 @@ ROOT = Path(__file__).resolve().parents[2]
 @pytest.mark.parametrize(
     ("name", "options"),
     [
+        ("sequences", "--trajectories 64"),
         ("evaluation", "--studies 20 --documents 2000"),
         ("search", "--docs 2000 --no-service --questions 20 --reference-docs 2000"),
     ],

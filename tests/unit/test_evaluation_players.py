@@ -82,7 +82,7 @@ def test_record_of_an_episode_has_the_reward_that_a_function_of_ones_own_gave(
     assert [record.reward for record in records] == [-0.5, None]
     kept = msgspec.convert(json.loads(json.dumps(msgspec.to_builtins(records))), list[EpisodeRecord])
     assert kept == records
-    assert reward_metrics(kept[:1], "val")["val/reward/mean"] == -0.5
+    assert reward_metrics(kept[:1], "val", 0.9)["val/reward/mean"] == -0.5
     assert summarise(kept[:1]).ndcg.mean > 0.5
     played = asyncio.run(Baseline("bm25_search").play(world, world.tasks[0], 0))
     assert record_of(played, world.tasks[0]).reward is None

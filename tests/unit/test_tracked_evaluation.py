@@ -26,11 +26,11 @@ def record(
 
 def test_reward_metrics_episode_that_infrastructure_lost_is_not_solved_and_in_no_other_number() -> None:
     records = [record("a", 1.0, reward=1.0), record("b", 0.0, Outcome.WORKER_LOST, turns=9, tokens=900)]
-    found = reward_metrics(records, "val")
+    found = reward_metrics(records, "val", 0.9)
     assert found["val/reward/pass_at_1"] == 0.5
     assert found["val/reward/num_prompts"] == 2
     assert (found["val/reward/mean"], found["val/turns/max"], found["val/tokens/response_max"]) == (1.0, 2, 30)
-    lost = reward_metrics(records[1:], "val")
+    lost = reward_metrics(records[1:], "val", 0.9)
     assert lost["val/reward/pass_at_1"] == 0.0
     assert not {"val/reward/mean", "val/turns/mean", "val/tokens/prompt_mean"} & set(lost)
 
@@ -42,7 +42,7 @@ def test_reward_metrics_two_rollouts_of_two_questions() -> None:
         record("b", 0.5, reward=1.0),
         record("b", 0.7, Outcome.TURN_LIMIT, turns=5, tokens=10, reward=-2.0),
     ]
-    found = reward_metrics(records, "val")
+    found = reward_metrics(records, "val", 0.9)
     expected = {
         "reward/mean": 0.5,
         "reward/min": -2,
@@ -73,10 +73,10 @@ def test_reward_metrics_two_rollouts_of_two_questions() -> None:
 
 
 def test_reward_metrics_of_episodes_without_a_reward_are_left_out() -> None:
-    found = reward_metrics([record("a", 1.0), record("b", 0.0)], "val")
+    found = reward_metrics([record("a", 1.0), record("b", 0.0)], "val", 0.9)
     assert found["val/reward/pass_at_1"] == 0.5
     assert not {"val/reward/mean", "val/reward/zero_frac", "val/reward/std_within_groups"} & found.keys()
-    some = reward_metrics([record("a", 1.0), record("a", 1.0, reward=0.25), record("b", 0.0)], "val")
+    some = reward_metrics([record("a", 1.0), record("a", 1.0, reward=0.25), record("b", 0.0)], "val", 0.9)
     assert (some["val/reward/mean"], some["val/reward/min_within_groups"]) == (0.25, 0.25)
 
 

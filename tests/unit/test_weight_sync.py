@@ -123,24 +123,61 @@ def test_local_snapshot_removes_what_a_killed_worker_left_and_no_other(
     assert sorted(folder.iterdir()) == sorted([path, *others])
 
 
-def test_weight_sync_keeps_a_snapshot_until_all_workers_run_a_newer_one(tmp_path: Path) -> None:
-    async def story() -> list[list[str]]:
+async def publish(sync: Any, folder: Path, number: int) -> None:
+    path = folder / f"run-{number}.safetensors"
+    path.write_bytes(b"")
+    await sync.publish(WeightVersion(number, str(path), HERE, 0, {}))
+
+
+def test_weight_sync_keeps_the_newest_snapshot_and_those_that_a_worker_still_loads(tmp_path: Path) -> None:
+    async def story() -> dict[str, list[str]]:
         sync: Any = WeightSync.__ray_metadata__.modified_class()
-        files: list[list[str]] = []
-        for worker in ("a", "b"):
+        files: dict[str, list[str]] = {}
+
+        def look(when: str) -> None:
+            files[when] = sorted(path.stem for path in tmp_path.iterdir())
+
+        for worker in ("quick", "stuck"):
             await sync.register(worker)
-        for number in (1, 2, 3):
-            path = tmp_path / f"run-{number}.safetensors"
-            path.write_bytes(b"")
-            await sync.publish(WeightVersion(number, str(path), HERE, 0, {}))
-        for worker, sequence in (("a", 3), ("b", 1), ("b", 2), ("b", 3)):
-            await sync.acknowledge(worker, sequence)
-            files.append(sorted(path.stem for path in tmp_path.iterdir()))
+        await publish(sync, tmp_path, 1)
+        for worker in ("quick", "stuck"):
+            assert (await sync.wait_newer(worker, 0, 1.0)).sequence == 1
+        await sync.acknowledge("quick", 1)
+        for number in (2, 3, 4):
+            await publish(sync, tmp_path, number)
+        look("one is stuck in the first")
+        assert (await sync.wait_newer("quick", 1, 1.0)).sequence == 4
+        await publish(sync, tmp_path, 5)
+        look("another loads the fourth")
+        await sync.acknowledge("quick", 4)
+        look("the fourth is loaded")
+        await sync.unregister("stuck")
+        look("the stuck one is gone")
         return files
 
-    assert asyncio.run(story()) == [
-        ["run-1", "run-2", "run-3"],
-        ["run-1", "run-2", "run-3"],
-        ["run-2", "run-3"],
-        ["run-3"],
-    ]
+    assert asyncio.run(story()) == {
+        "one is stuck in the first": ["run-1", "run-4"],
+        "another loads the fourth": ["run-1", "run-4", "run-5"],
+        "the fourth is loaded": ["run-1", "run-5"],
+        "the stuck one is gone": ["run-5"],
+    }
+
+
+@pytest.mark.parametrize("left_by", ["a newer publication", "a time-out", "a new incarnation", "an unknown worker"])
+def test_weight_sync_snapshot_that_its_worker_left_is_removed(tmp_path: Path, left_by: str) -> None:
+    async def story() -> list[str]:
+        sync: Any = WeightSync.__ray_metadata__.modified_class()
+        if left_by != "an unknown worker":
+            await sync.register("worker")
+        await publish(sync, tmp_path, 1)
+        assert (await sync.wait_newer("worker", 0, 1.0)).sequence == 1
+        if left_by == "a new incarnation":
+            await sync.register("worker")
+        if left_by == "a time-out":
+            assert await sync.wait_newer("worker", 1, 0.01) is None
+        await publish(sync, tmp_path, 2)
+        if left_by == "a newer publication":
+            assert (await sync.wait_newer("worker", 0, 1.0)).sequence == 2
+        return sorted(path.stem for path in tmp_path.iterdir())
+
+    assert asyncio.run(story()) == ["run-2"]
