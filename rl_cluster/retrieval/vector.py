@@ -7,6 +7,7 @@ row by row, which makes an answer the same alone and in a batch, on a CPU and on
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Collection, Iterator, Sequence
 from contextlib import contextmanager
 from math import ceil
@@ -22,12 +23,16 @@ from rl_cluster.retrieval.ordering import top_positions
 from rl_cluster.retrieval.vector_gpu import MOST_RESULTS, GpuCandidates
 from rl_cluster.retrieval.vector_settings import VectorSettings
 
+# Embeddings are memory-mapped, and only read.
+warnings.filterwarnings("ignore", message="The given NumPy array is not writable")
+
 _EMBEDDINGS_FILE = "embeddings.npy"
 _FAISS_FILE = "vectors.faiss"
 _BLOCK_ROWS = 65_536
 _TRAIN_ROWS = 262_144
 _FEW_BANNED = 1000
 _MATRIX_QUERIES = 3
+_MATRIX_ROWS = 16_384
 # Where so few documents are allowed, comparing all of them is exact and no slower than a graph or lists.
 _FEW_ALLOWED = 10_000
 
@@ -147,9 +152,8 @@ class VectorIndex:
         """Scores and positions, `[queries, wanted]` each, of the nearest of all rows, as float32 sees them."""
         if self._gpu is not None and self._approximate is None and wanted <= MOST_RESULTS:
             return self._gpu.nearest(queries, wanted)
-        # Left to itself, faiss goes through all rows once for each of up to some hundred queries; matrix products of blocks are
-        # three times as fast for 32. Its limit, of this whole process, is in queries times dimensions.
-        faiss.cvar.distance_compute_blas_threshold = _MATRIX_QUERIES * self.dimensions
+        if len(queries) >= _MATRIX_QUERIES:
+            return _multiplied(queries, self.embeddings, wanted)
         return faiss.knn(queries, self.embeddings, wanted, faiss.METRIC_INNER_PRODUCT)
 
     def _breadth(self, k: int, total: int) -> int:
@@ -207,6 +211,21 @@ class VectorIndex:
                     f"{path}: it has {approximate.ntotal} rows of {len(embeddings)}; delete the index and build again."
                 )
         return cls(embeddings, settings, approximate, device)
+
+
+def _multiplied(queries: np.ndarray, rows: np.ndarray, wanted: int) -> tuple[np.ndarray, np.ndarray]:
+    """As `faiss.knn`, by products of all queries and a block of rows: two to three times as fast for 8 to 32 queries, since faiss
+    spends most of its time on keeping the best of each query."""
+    import torch
+
+    asked, found = torch.from_numpy(np.ascontiguousarray(queries, dtype=np.float32)), []
+    for start in range(0, len(rows), _MATRIX_ROWS):
+        block = torch.from_numpy(rows[start : start + _MATRIX_ROWS])
+        scores, inside = (asked @ block.T).topk(min(wanted, len(block)), dim=1)
+        found.append((scores, inside + start))
+    scores, positions = (torch.cat(parts, dim=1) for parts in zip(*found, strict=True))
+    scores, inside = scores.topk(wanted, dim=1)
+    return scores.numpy(), positions.gather(1, inside).numpy()
 
 
 def _first(found: tuple[np.ndarray, np.ndarray]) -> tuple[np.ndarray, np.ndarray]:

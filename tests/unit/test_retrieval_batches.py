@@ -57,6 +57,22 @@ def test_search_many_wrong_query_gets_its_error_and_leaves_the_others(index: Sea
     assert index.search_many("vector", []) == []
 
 
+@pytest.mark.parametrize("block", [1, 7, 128, 499, 500, 16_384])
+def test_vector_search_many_in_blocks_of_rows_equals_brute_force(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, block: int
+) -> None:
+    monkeypatch.setattr("rl_cluster.retrieval.vector._MATRIX_ROWS", block)
+    rng = np.random.default_rng(1)
+    rows = rng.normal(size=(500, 8)).astype(np.float32)
+    rows /= np.linalg.norm(rows, axis=1, keepdims=True)
+    VectorIndex(rows).save(tmp_path)
+    index, ks = VectorIndex.load(tmp_path), [1, 10, 499, 500, 600]  # memory-mapped
+    exact = rows.astype(np.float64) @ rows[:5].astype(np.float64).T
+    found = index.search_many(rows[:5], ks, [None] * 5)
+    for answer, k, scores in zip(found, ks, exact.T, strict=True):
+        assert [position for position, _ in answer] == np.argsort(-scores, kind="stable")[:k].tolist()
+
+
 def test_vector_search_many_with_ties_equals_search() -> None:
     rng = np.random.default_rng(0)
     rows = rng.integers(1, 3, (500, 3)).astype(np.float32)  # few directions, hence many ties
