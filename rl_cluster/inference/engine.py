@@ -330,8 +330,14 @@ class InferenceEngine:
 
     async def close(self) -> None:
         """Ends the engine's processes."""
-        self.llm.shutdown()
+        self.broken = self.broken or "it was closed"
+        settings = self.settings
+        # A single process on a CPU holds memory alone, and vLLM would wait five seconds, on this loop, for it to end by itself.
+        alone = settings.device == "cpu" and settings.tensor_parallel_size == 1
+        self.llm.shutdown(timeout=0.0 if alone else None)
         self.adapters.close()
+        # Its finaliser fails noisily where it is left to the end of the interpreter.
+        self.llm = self.adapters.llm = None
 
     def busy_seconds(self) -> float:
         """Seconds in which at least one request was in the engine."""
