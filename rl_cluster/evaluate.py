@@ -13,6 +13,7 @@ import contextlib
 import json
 import logging
 import os
+import signal
 import sys
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from dataclasses import replace
@@ -36,6 +37,7 @@ from rl_cluster.evaluation.settings import (
     searched_tools,
     systems_of,
 )
+from rl_cluster.own_folder import own_folder
 
 if TYPE_CHECKING:
     from rl_cluster.datasets.corpus import Corpus
@@ -67,7 +69,7 @@ def run(config: EvaluateConfig) -> int:
 
     try:
         from rl_cluster.evaluation.question_sets import question_sets
-        from rl_cluster.evaluation.table import comparison_table
+        from rl_cluster.evaluation.table import comparison_table, drift_table
 
         sets = question_sets(config.folders, config.data, config.split, config.limit)
         kept = check_inputs(config, sets)
@@ -79,19 +81,31 @@ def run(config: EvaluateConfig) -> int:
         say(
             f"evaluation {config.run_name}; after an interruption the same command with run_name={config.run_name} continues it"
         )
-        content, paths = evaluate(config, sets, kept, say)
+        with own_folder(config.folder, "evaluation"):
+            content, paths = evaluate(config, sets, kept, say)
     except RLClusterError as error:
         say(f"error: {error}")
         return 2
     except KeyboardInterrupt:
-        say("interrupted")
+        say(
+            f"interrupted; what is complete is kept, and the same command with run_name={config.run_name} goes on from there"
+        )
         return 130
     console.print(comparison_table(content.comparison))
+    if content.drifts:
+        console.print(drift_table(content.drifts))
     for note in content.comparison["notes"]:
         say(note)
     for path in paths:
         say(f"{path.name:<12} {path}")
-    return 0
+    systems = {name: found["overall"] for name, found in content.comparison["systems"].items()}
+    lost = [name for name, found in systems.items() if found["infrastructure"] == found["episodes"]]
+    if lost:
+        say(
+            f"error: infrastructure failed every episode of {', '.join(lost)}, so that its zeros say nothing of it; the same command "
+            f"with run_name={config.run_name} plays them again"
+        )
+    return 1 if lost else 0
 
 
 def evaluate(
@@ -171,7 +185,7 @@ def check_inputs(config: EvaluateConfig, sets: Sequence[QuestionSet]) -> KeptPar
     models, weights = {}, {}
     for name, system in systems.items():
         if isinstance(system, ModelSystemConfig):
-            path = resolve_policy(system.path)
+            path = resolve_policy(system.path, f"systems.{name}.path")
             models[name] = (system, *configuration_and_tokenizer(path, f"systems.{name}.path"))
             weights[name] = weights_digest(path)
         elif isinstance(system, EndpointConfig):
@@ -444,7 +458,9 @@ def _track(config: EvaluateConfig, content: ReportContent, evaluation: Evaluatio
 
 
 def main() -> None:
-    """Entry point; a wrong command line ends with one sentence and exit code 2."""
+    """Entry point; a wrong command line ends with one sentence and exit code 2. Ctrl-C counts where a shell started this in the
+    background too, with the signal ignored."""
+    signal.signal(signal.SIGINT, signal.default_int_handler)
     EVALUATE.check_command_line(sys.argv[1:])
     _main()
 

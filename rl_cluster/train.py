@@ -6,8 +6,6 @@ Everything is checked before anything is started: settings here, then files and 
 
 from __future__ import annotations
 
-import contextlib
-import fcntl
 import logging
 import os
 import signal
@@ -16,7 +14,6 @@ import sys
 import tempfile
 import threading
 import time
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -26,6 +23,7 @@ from omegaconf import DictConfig
 from rl_cluster.composition import check_command_line, to_config
 from rl_cluster.config import Config
 from rl_cluster.errors import ClusterError, RLClusterError
+from rl_cluster.own_folder import own_folder
 
 STOP_TIMEOUT_S = 15.0
 SWEEP_TIMEOUT_S = 4.0
@@ -63,7 +61,7 @@ def run(config: Config) -> int:
             )
         _check_search_port(config)
         _check_transport(config)
-        with _own_folder(config):
+        with own_folder(Path(config.output_dir), "job"):
             return _follow(config, console)
     except RLClusterError as error:
         console.print(f"[bold red]error:[/] {_escape(str(error))}", highlight=False)
@@ -101,21 +99,6 @@ def _require_listener(address: str, timeout_s: float) -> None:
         raise ClusterError(
             f"No Ray cluster answers at address {address!r} ({error}); start one with `ray start --head` or set RAY_ADDRESS."
         ) from error
-
-
-@contextlib.contextmanager
-def _own_folder(config: Config) -> Iterator[None]:
-    """Two jobs in one folder would overwrite each other's checkpoints; the lock is the process's and cannot be left over."""
-    folder = Path(config.output_dir)
-    folder.mkdir(parents=True, exist_ok=True)
-    with open(folder / ".lock", "w") as lock:
-        try:
-            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except OSError as error:
-            raise ClusterError(
-                f"output_dir={folder}: another job runs in this folder; stop it or choose another run_name."
-            ) from error
-        yield
 
 
 def _check_search_port(config: Config) -> None:

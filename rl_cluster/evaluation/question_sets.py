@@ -26,8 +26,16 @@ def question_sets(folders: Sequence[str], data: DataConfig, split: str, limit: i
         places = [(prepare_data(data), data.name if data.name != "tables" else "")]
     sets: list[QuestionSet] = []
     for folder, name in places:
+        if not folder.is_dir():
+            raise DataError(
+                f"folders={folder}: there is no such folder; name one that `rl_cluster.prepare` has written."
+            )
         if not (folder / "corpus.parquet").is_file():
-            raise DataError(f"{folder}: corpus.parquet is missing; prepare the data set with its documents.")
+            made = (folder / "tasks.parquet").is_file()
+            mend = (
+                "prepare the data set with its documents" if made else "name one that `rl_cluster.prepare` has written"
+            )
+            raise DataError(f"folders={folder}: corpus.parquet is missing; {mend}.")
         label, confidential = name or folder.name, is_confidential(folder)
         by_corpus: dict[str, list[Task]] = {}
         for task in read_tasks(folder / "tasks.parquet", split, label):

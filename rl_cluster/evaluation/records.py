@@ -39,6 +39,7 @@ def record_of(trajectory: Trajectory, task: Task, billed_s: float = 0.0) -> Epis
         waited_s=sum(turn.times.queue_s for turn in trajectory.turns),
         # A reward function may give a number of numpy's, which no file of records could hold.
         reward=None if trajectory.reward is None else float(trajectory.reward),
+        ranking=tuple(trajectory.ranking),
     )
 
 

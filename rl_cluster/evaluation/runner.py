@@ -7,7 +7,7 @@ import time
 from collections import Counter
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from rl_cluster.datasets.corpus import Corpus
@@ -154,6 +154,7 @@ async def _play_part(
         records[place] = record_of(trajectories[number], tasks[place], billed[number])
         if confidential:
             trajectories[number] = withhold_texts(trajectories[number], tasks[place])
+            records[place] = replace(records[place], ranking=tuple(trajectories[number].ranking))
     views = {} if before is None else before.views
     if part.drift is None:
         firsts = [number for number, place in enumerate(places) if place % plan.samples == 0]

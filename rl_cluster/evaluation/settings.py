@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
-from pydantic import Field, model_validator
+from pydantic import BeforeValidator, Field, model_validator
 
 from rl_cluster.config import (
     ClusterConfig,
@@ -25,6 +25,11 @@ from rl_cluster.config import (
 from rl_cluster.config_types import UserPath, check_absolute
 from rl_cluster.errors import ConfigError
 from rl_cluster.evaluation.measures import MeasureSettings, Prices
+
+
+def _listed(value: Any) -> Any:
+    return [value] if isinstance(value, str) else value
+
 
 Name = Annotated[str, Field(pattern=r"^[A-Za-z0-9_-][A-Za-z0-9_.-]*$")]
 """Of a system or a drift; files are named after it."""
@@ -127,7 +132,7 @@ class EvaluateConfig(Section):
     seed: NonNegative
     resume: Literal["auto", "never"]
     dry_run: bool
-    folders: tuple[str, ...] = Field(strict=False)
+    folders: Annotated[tuple[str, ...], BeforeValidator(_listed), Field(strict=False)]
     split: Literal["train", "validation", "test"]
     limit: Positive | None
     samples: Annotated[int, Field(ge=1, le=128)]

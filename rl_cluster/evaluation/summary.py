@@ -36,7 +36,7 @@ class EpisodeRecord:
     calls that a drift made fail or wait, `handed_in` the documents of the ranking. `billed_s` is the episode's share of the
     seconds in which its system played, `latency_s` how long it took itself, of which it waited `waited_s` for an engine or endpoint
     that was busy. `reward` is the one that the episode was given; None for baselines, for episodes that the infrastructure
-    failed, and where a kept file does not tell it.
+    failed, and where a kept file does not tell it. `ranking`: ids as they were handed in, best first.
     """
 
     task_id: str
@@ -61,6 +61,7 @@ class EpisodeRecord:
     billed_s: float = 0.0
     waited_s: float = 0.0
     reward: float | None = None
+    ranking: tuple[str, ...] = ()
 
     @property
     def finished(self) -> bool:

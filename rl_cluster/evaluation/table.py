@@ -40,7 +40,7 @@ def comparison_table(comparison: Mapping[str, Any]) -> Group:
             systems.add_row(
                 escape(name),
                 escape(dataset),
-                _bounds(each["ndcg@10"], each["ci95"], "{:.3f}"),
+                _bounds(each, "{:.3f}"),
                 f"{each['measures']['recall@100']['mean']:.3f}",
                 f"{each['failure_rate']:.0%}",
                 str(each["infrastructure"]),
@@ -55,8 +55,8 @@ def comparison_table(comparison: Mapping[str, Any]) -> Group:
             pairs.add_row(
                 escape(pair["name"]),
                 escape(dataset),
-                _bounds(part["ndcg@10"], part["ci95"], "{:+.3f}"),
-                "<0.001" if part["p_holm"] < 0.001 else f"{part['p_holm']:.3f}",
+                _bounds(part, "{:+.3f}"),
+                _p(part["p_holm"]),
                 f"{part['ranking']:+.3f}",
                 f"{part['failure_avoidance']:+.3f}",
                 f"{part['lost_before']}, {part['lost_after']}",
@@ -68,9 +68,30 @@ def comparison_table(comparison: Mapping[str, Any]) -> Group:
     return Group(*parts, pairs) if comparison["pairs"] else Group(*parts)
 
 
-def _bounds(value: float, interval: Sequence[float] | None, form: str) -> str:
+def drift_table(drifts: Sequence[Mapping[str, Any]]) -> Table:
+    """Each drift of a report against the undisturbed run, a row per system."""
+    table = _table("Changed worlds against the undisturbed one (same questions; p by Holm)")
+    for name in ("drift", "system", "change of nDCG@10", "p", "injected", "n"):
+        table.add_column(name, justify="left" if name in ("drift", "system") else "right")
+    for drift in drifts:
+        for system, part in drift["systems"].items():
+            numbers = (_bounds(part, "{:+.3f}"), _p(part["p_holm"]), str(part["injected"]), str(part["n"]))
+            table.add_row(escape(drift["name"]), escape(system), *numbers)
+        for system in drift["does_not_apply"]:
+            table.add_row(escape(drift["name"]), escape(system), "does not apply", "-", "-", "-")
+    return table
+
+
+def _bounds(part: Mapping[str, Any], form: str) -> str:
+    value, interval = part["ndcg@10"], part["ci95"]
     bounds = "n<2" if interval is None else f"{form.format(interval[0])}, {form.format(interval[1])}"
+    if interval is not None and part["n"] < FEW_QUESTIONS:
+        bounds += f"; n<{FEW_QUESTIONS}"
     return f"{form.format(value)} \\[{bounds}]"
+
+
+def _p(value: float) -> str:
+    return "<0.001" if value < 0.001 else f"{value:.3f}"
 
 
 def _systems(systems: Mapping[str, SystemSummary]) -> Table:
@@ -115,7 +136,7 @@ def _pairs(pairs: Mapping[str, PairedSummary]) -> Table:
         table.add_row(
             name,
             _with_interval(pair.ndcg, "{:+.3f}"),
-            "<0.001" if pair.ndcg.p < 0.001 else f"{pair.ndcg.p:.3f}",
+            _p(pair.ndcg.p),
             f"{pair.ranking.mean:+.3f}",
             f"{pair.failure_avoidance.mean:+.3f}",
             f"{pair.lost_before}, {pair.lost_after}",

@@ -15,14 +15,14 @@ _WEIGHTS = "mp_rank_00_model_states.pt"
 _SHARDED_WEIGHTS = "zero_pp_rank_0_mp_rank_00_model_states.pt"
 
 
-def resolve_policy(name: str) -> str:
+def resolve_policy(name: str, setting: str = "model.name") -> str:
     """As `models.source.resolve_model`; a checkpoint (`RUN/checkpoints/step_000010`) becomes a folder below the cache, once.
 
     Raises ModelError, and CheckpointError where the checkpoint cannot be read.
     """
     path = Path(name)
     if not (path / STATE).is_file():
-        return resolve_model(name)
+        return resolve_model(name, setting)
     from blake3 import blake3
 
     written = (path / STATE).stat()

@@ -93,6 +93,15 @@ def last_checkpoint(output: Path) -> int:
     return step
 
 
+def job_client() -> Any:
+    """With the user's token, which a head may ask for: Ray in this process may have begun without one."""
+    from ray.job_submission import JobSubmissionClient
+
+    token = Path.home() / ".ray" / "auth_token"
+    headers = {"Authorization": f"Bearer {token.read_text().strip()}"} if token.exists() else None
+    return JobSubmissionClient(DASHBOARD, headers=headers)
+
+
 def submitted(client: Any, module: str, arguments: list[str]) -> str:
     """The id of a job that was just submitted from this checkout."""
     environment = {"working_dir": str(ROOT), "excludes": [".venv", "benchmarks/results"], "env_vars": JOB_ENVIRONMENT}
@@ -128,9 +137,9 @@ def test_launch_on_a_head_that_runs_leaves_it_for_an_evaluation_and_a_job_that_i
     assert (tmp_path / "whole" / "final" / "model.safetensors").is_file()
     assert dashboard_answers()
 
-    from ray.job_submission import JobStatus, JobSubmissionClient
+    from ray.job_submission import JobStatus
 
-    client = JobSubmissionClient(DASHBOARD)
+    client = job_client()
     # What the run leaves behind is played by vLLM in a job of its own, here a checkpoint, which is exported first.
     evaluated = tmp_path / "evaluated"
     systems = ["system=[model]", f"systems.model.path={tmp_path / 'whole' / 'checkpoints' / 'step_000001'}"]

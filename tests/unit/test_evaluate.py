@@ -5,8 +5,10 @@ from __future__ import annotations
 import json
 import os
 import shutil
+import signal
 import subprocess
 import sys
+import threading
 import time
 from pathlib import Path
 from typing import Any
@@ -14,12 +16,15 @@ from typing import Any
 import pyarrow.parquet as pq
 import pytest
 
+from rl_cluster.datasets.tables import read_tasks
 from rl_cluster.errors import ConfigError, DataError
 from rl_cluster.evaluate import EVALUATE, run
+from rl_cluster.evaluation.metrics import ndcg_at_k
 from rl_cluster.evaluation.question_sets import question_sets
 from rl_cluster.evaluation.report.flat import flat_numbers
 from rl_cluster.evaluation.settings import EvaluateConfig, systems_of
 from rl_cluster.models.source import bundled_policy
+from rl_cluster.own_folder import own_folder
 from tests.helpers.chat_server import Answer, chat_server, completion
 from tests.helpers.configuration import load
 from tests.helpers.small_world import write_pumps
@@ -65,6 +70,10 @@ def test_load_default_is_the_three_baselines_and_no_drift() -> None:
     loaded = EVALUATE.load([])
     assert list(systems_of(loaded)) == ["bm25", "vector", "fusion"]
     assert loaded.evaluation.drift == {}
+
+
+def test_load_single_folder_needs_no_brackets() -> None:
+    assert load(EVALUATE, ["folders=/a"]).folders == load(EVALUATE, ["folders=[/a]"]).folders == ("/a",)
 
 
 def test_load_second_model_has_a_name_of_its_own() -> None:
@@ -237,10 +246,102 @@ def test_run_tracked_has_every_number_of_the_report_in_mlflow(tmp_path: Path) ->
     assert len(expected) > 100
 
 
-def test_run_few_questions_say_so(tmp_path: Path) -> None:
+def test_run_few_questions_say_so(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     folder = write_pumps(tmp_path / "pumps")
     assert run(config(tmp_path, f"folders=[{folder}]", "limit=5")) == 0
     assert "only 5 questions" in (tmp_path / "out" / "report.md").read_text()
+    assert "; n<10]" in capsys.readouterr().out
+
+
+def test_run_keeps_the_ranking_of_every_episode(tmp_path: Path) -> None:
+    folder = write_pumps(tmp_path / "pumps")
+    assert run(config(tmp_path, f"folders=[{folder}]")) == 0
+    kept = json.loads((tmp_path / "out" / "evaluations" / "undisturbed" / "bm25" / "pumps.json").read_text())
+    assert len(kept["records"]) == 12
+    for record in kept["records"]:
+        gains = next(
+            t.gains for t in read_tasks(folder / "tasks.parquet", "test", "pumps") if t.task_id == record["task_id"]
+        )
+        assert ndcg_at_k(record["ranking"], gains, 10) == record["ndcg"]
+
+
+def test_run_drift_is_shown_beside_the_undisturbed_run(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    folder = write_pumps(tmp_path / "pumps")
+    assert run(config(tmp_path, f"folders=[{folder}]", "evaluation/drift=[empty_retriever,tools_renamed]")) == 0
+    lines = [line.split() for line in capsys.readouterr().out.splitlines()]
+    (empty,) = [line for line in lines if line[:2] == ["empty_retriever", "bm25"]]
+    assert float(empty[2]) < -0.7
+    assert empty[-2:] == ["0", "12"]
+    assert [line[2:5] for line in lines if line[:2] == ["tools_renamed", "bm25"]] == [["does", "not", "apply"]]
+
+
+def test_run_system_whose_episodes_are_all_lost_is_no_success(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    folder = write_pumps(tmp_path / "pumps")
+    asked: list[dict[str, Any]] = []
+
+    def answer(body: dict[str, Any]) -> Answer:
+        asked.append(body)
+        return completion("ok") if len(asked) == 1 else (500, {"error": {"message": "down"}})
+
+    with chat_server(answer) as server:
+        overrides = ["system=[bm25,endpoint]", f"systems.endpoint.url={server.url}", "systems.endpoint.model=big"]
+        overrides += ["systems.endpoint.max_retries=0", "run_name=bought"]
+        assert run(config(tmp_path, f"folders=[{folder}]", *overrides)) == 1
+    said = " ".join(capsys.readouterr().out.split())
+    assert "error: infrastructure failed every episode of endpoint" in said
+    assert "run_name=bought plays them again" in said
+
+
+def test_run_folder_of_another_evaluation_that_runs_is_refused_before_anything_is_played(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    folder = write_pumps(tmp_path / "pumps")
+    with own_folder(tmp_path / "out", "evaluation"):
+        assert run(config(tmp_path, f"folders=[{folder}]")) == 2
+    said = " ".join(capsys.readouterr().out.split())
+    assert f"output_dir={tmp_path / 'out'}: another evaluation runs in this folder" in said
+    assert "12 questions" not in said
+    assert run(config(tmp_path, f"folders=[{folder}]")) == 0
+
+
+def test_run_folder_that_cannot_be_made_is_refused_before_anything_is_played(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "out").write_text("a file")
+    assert run(config(tmp_path, f"folders=[{write_pumps(tmp_path / 'pumps')}]")) == 2
+    said = " ".join(capsys.readouterr().out.split())
+    assert f"output_dir={tmp_path / 'out'} cannot be written (File exists)" in said
+    assert "12 questions" not in said
+
+
+@pytest.mark.slow
+def test_evaluate_interrupted_in_the_background_says_how_to_go_on(tmp_path: Path) -> None:
+    """A shell that starts a program in the background has it ignore SIGINT."""
+    folder = write_pumps(tmp_path / "pumps")
+    busy = threading.Event()
+
+    def answer(body: dict[str, Any]) -> Answer:
+        busy.set()
+        time.sleep(1)
+        return completion("answer: pumps-0")
+
+    with chat_server(answer) as server:
+        overrides = [f"folders={folder}", "system=[endpoint]", f"systems.endpoint.url={server.url}", "tracking=none"]
+        overrides += ["systems.endpoint.model=big", "run_name=later", f"output_dir={tmp_path / 'out'}"]
+        command = [sys.executable, "-m", "rl_cluster.evaluate", *overrides]
+        ignoring = (
+            "import os, signal, sys; signal.signal(signal.SIGINT, signal.SIG_IGN); os.execv(sys.argv[1], sys.argv[1:])"
+        )
+        started = subprocess.Popen(
+            [sys.executable, "-c", ignoring, *command], cwd=ROOT, stdout=subprocess.PIPE, text=True
+        )
+        assert busy.wait(120)
+        started.send_signal(signal.SIGINT)
+        said = " ".join(started.communicate(timeout=60)[0].split())
+    assert started.returncode == 130
+    assert "interrupted; what is complete is kept, and the same command with run_name=later goes on from there" in said
 
 
 @pytest.mark.parametrize("url", ["http://127.0.0.1:9/v1"])
@@ -357,7 +458,7 @@ def test_run_search_over_its_time_is_a_counted_loss(tmp_path: Path) -> None:
             f"systems.endpoint.url={server.url}",
             "systems.endpoint.model=big",
         ]
-        assert run(config(tmp_path, f"folders=[{folder}]", *systems, "search.timeout_s=0.000001")) == 0
+        assert run(config(tmp_path, f"folders=[{folder}]", *systems, "search.timeout_s=0.000001")) == 1
     for found in json.loads((tmp_path / "out" / "report.json").read_text())["systems"].values():
         assert found["overall"]["infrastructure_by_reason"] == {"tool_timeout": 12}
 
@@ -378,7 +479,12 @@ def test_question_sets_corpora_that_bear_the_name_of_their_folder_bear_it_once(t
 
 def test_question_sets_bad_folders_are_named(tmp_path: Path) -> None:
     data = load(EVALUATE, []).data
-    with pytest.raises(DataError, match=r"corpus\.parquet is missing"):
+    with pytest.raises(DataError, match=r"nowhere: there is no such folder"):
+        question_sets([str(tmp_path / "nowhere")], data, "test", None)
+    with pytest.raises(DataError, match=r"corpus\.parquet is missing; name one that `rl_cluster.prepare` has written"):
+        question_sets([str(tmp_path)], data, "test", None)
+    (tmp_path / "tasks.parquet").write_bytes(b"")
+    with pytest.raises(DataError, match=r"corpus\.parquet is missing; prepare the data set with its documents"):
         question_sets([str(tmp_path)], data, "test", None)
     first, second = write_pumps(tmp_path / "a" / "pumps"), write_pumps(tmp_path / "b" / "pumps")
     with pytest.raises(DataError, match="two sets named 'pumps'"):

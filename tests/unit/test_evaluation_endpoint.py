@@ -183,7 +183,7 @@ def test_endpoint_that_stays_busy_is_waited_for_as_long_as_the_setting_says(worl
     with chat_server(lambda body: (429, "later")) as server:
         played = play(server, world)
     assert played.outcome is Outcome.ENGINE_ERROR
-    assert "answered 429 for 0 s; raise busy_wait_s=0.05" in played.error
+    assert "answered 429 for 0 s; lower concurrency, or set busy_wait_s to more than 0.05" in played.error
     assert len(server.bodies) == 6
 
 

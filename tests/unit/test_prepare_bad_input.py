@@ -291,7 +291,8 @@ def test_topic_without_a_tab_is_named(tmp_path: Path) -> None:
         ({"query_id": ""}, ["column 'query_id': '' is no id"]),
         ({"query_id": True}, ["True is no id"]),
         ({"prompt": 3}, ["column 'prompt': 3 is no text"]),
-        ({"split": "dev"}, ["'dev' is outside the published set", "'train', 'validation', 'test'"]),
+        ({"split": "dev"}, ["'dev' is outside the splits", "'train', 'validation', 'test'"]),
+        ({"locale": "english"}, ["column 'locale': 'english' is no language tag; write one such as en, de or zh-TW"]),
         ({"excluded": "d2"}, ["column 'excluded': 'd2' is no list"]),
         ({"answers": [None]}, ["holds something else than strings"]),
         ({"metadata": [1]}, ["column 'metadata': [1] is no object"]),
@@ -300,6 +301,16 @@ def test_topic_without_a_tab_is_named(tmp_path: Path) -> None:
 def test_own_row_with_a_wrong_value_is_named(tmp_path: Path, changed: dict[str, Any], words: list[str]) -> None:
     folder = write_own(tmp_path / "in", [{**TASK, **changed}], [DOCUMENT])
     _assert_says(_refusal("jsonl", folder), "tasks.jsonl: row 1: ", *words)
+
+
+def test_gold_ids_of_another_kind_than_the_corpus_has_are_refused(tmp_path: Path) -> None:
+    strange = [{**TASK, "query_id": name, "gains": {"no-1": 1}} for name in "bc"]
+    _assert_says(
+        _refusal("jsonl", write_own(tmp_path / "in", strange, [DOCUMENT])),
+        "of 2 questions none has a relevant document in the corpus ('b' names 'no-1'); write ids as the corpus has them.",
+    )
+    out = run_prepare("jsonl", write_own(tmp_path / "some", [TASK, *strange], [DOCUMENT]), tmp_path / "out")
+    assert len(out.manifest["missing_gold"]) == 2
 
 
 def test_question_that_is_empty_is_dropped_and_listed(tmp_path: Path) -> None:

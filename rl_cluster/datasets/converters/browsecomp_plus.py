@@ -126,7 +126,7 @@ def _decrypted(row: Row, key: bytes) -> Row:
         except (binascii.Error, UnicodeError):
             # Without the cause: it would hold the bytes.
             raise Row(row.file, row.number, row.values, secret=True).wrong(
-                column, "does not decrypt to text", "is the canary the publisher's, and the file whole?"
+                column, "does not decrypt to text", "check the canary, and that the file is whole"
             ) from None
     return Row(row.file, row.number, values, secret=True)
 

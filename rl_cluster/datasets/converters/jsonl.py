@@ -8,6 +8,7 @@ answers alone are judged), and may have `excluded`, `answers`, `split`, `corpus`
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Iterator
 
 from rl_cluster.datasets.preparation.converter import Card, ConverterSettings, Draft, Split
@@ -17,6 +18,7 @@ from rl_cluster.datasets.preparation.source import Source
 from rl_cluster.datasets.task import Document
 
 CARD = Card(title="own JSONL", licence="your own", homepage="", role="own")
+_LOCALE = re.compile(r"[A-Za-z]{2,3}([-_][A-Za-z0-9]{2,8})*")
 _SPLITS = {split: split for split in ("train", "validation", "test")}
 
 
@@ -38,10 +40,10 @@ def tasks(source: Source, settings: Settings, report: Report) -> Iterator[Draft]
             row.text("prompt"),
             row.text("corpus", settings.label),
             {doc_id: gain for doc_id, gain in gains.items() if gain > 0},
-            row.chosen("split", _SPLITS) if "split" in row.values else settings.split,
+            row.chosen("split", _SPLITS, "the splits") if "split" in row.values else settings.split,
             excluded=tuple(row.strings("excluded")) if "excluded" in row.values else (),
             answers=answers,
-            locale=row.text("locale", settings.locale),
+            locale=_locale(row, settings.locale),
             judged_zero=tuple(doc_id for doc_id, gain in gains.items() if gain == 0),
             metadata=row.mapping("metadata"),
             answer_only=not gains,
@@ -50,9 +52,16 @@ def tasks(source: Source, settings: Settings, report: Report) -> Iterator[Draft]
 
 def documents(source: Source, settings: Settings, report: Report) -> Iterator[tuple[str, Document]]:
     for row in read_all(source, source.find("corpus.jsonl"), ("doc_id", "text")):
-        title, text, locale = row.text("title", ""), row.text("text"), row.text("locale", "")
+        title, text, locale = row.text("title", ""), row.text("text"), _locale(row, "")
         document = Document(row.identifier("doc_id"), title, text, row.mapping("metadata"), locale)
         yield row.text("corpus", settings.label), document
+
+
+def _locale(row: Row, otherwise: str) -> str:
+    locale = row.text("locale", otherwise)
+    if locale and not _LOCALE.fullmatch(locale):
+        raise row.wrong("locale", "is no language tag", "write one such as en, de or zh-TW")
+    return locale
 
 
 def _gains(row: Row, report: Report) -> dict[str, float]:

@@ -110,6 +110,7 @@ def _convert(
     if corpus.counts:
         report.count("documents", corpus.counts.total())
     missing = _missing(drafts, corpus) if corpus.counts else {}
+    _check_gold(drafts, missing, source)
     _assign_splits(drafts, label, options)
     tasks = {split: [_task(draft, label, missing) for draft in drafts if draft.split == split] for split in _SPLITS}
     write_tasks(folder / "tasks.parquet", tasks)
@@ -229,7 +230,8 @@ def _check_corpora(
     if not corpus.counts:
         if card.ships_documents and not options.tasks_only:
             raise DataError(
-                f"{source.where}: {card.title} has no document there; put its corpus beside the questions, or set tasks_only=true."
+                f"{source.where}: {card.title} has no document there; put its corpus beside the questions, name its "
+                "file where it has another name and the data set a setting for it (dataset.corpus), or set tasks_only=true."
             )
         report.note("There are no documents: the tasks can be read, but nothing can be searched or trained on.")
         if options.answer_documents:
@@ -266,6 +268,19 @@ def _missing(drafts: list[Draft], corpus: CorpusWriter) -> dict[str, list[str]]:
         if absent:
             missing[draft.query_id] = absent
     return missing
+
+
+def _check_gold(drafts: list[Draft], missing: dict[str, list[str]], source: Source) -> None:
+    """Raises DataError where no question at all has a relevant document in its corpus: then the ids are of two kinds."""
+    gold = {d.query_id: sorted(doc_id for doc_id, gain in d.gains.items() if gain > 0) for d in drafts}
+    gold = {query_id: ids for query_id, ids in gold.items() if ids}
+    if not gold or any(not set(ids) <= set(missing.get(query_id, ())) for query_id, ids in gold.items()):
+        return
+    query_id, ids = next(iter(gold.items()))
+    raise DataError(
+        f"{source.where}: of {len(gold)} questions none has a relevant document in the corpus ({query_id!r} names {ids[0]!r}); "
+        "write ids as the corpus has them."
+    )
 
 
 def _missing_gold(drafts: list[Draft], label: str, missing: dict[str, list[str]]) -> dict[str, list[str]]:

@@ -94,11 +94,11 @@ class Row:
             raise self.wrong(column, "is no list of objects", "write a list of objects")
         return (Row(self.file, self.number, item, self.secret) for item in value)
 
-    def chosen(self, column: str, known: Mapping[Any, Any]) -> Any:
-        """What `known` holds for the value. Raises DataError for a value outside of it."""
+    def chosen(self, column: str, known: Mapping[Any, Any], of: str = "the published set") -> Any:
+        """What `known`, which is `of`, holds for the value. Raises DataError for a value outside of it."""
         value = self.raw(column)
         if not isinstance(value, str) or value not in known:
-            raise self.wrong(column, "is outside the published set", f"use one of {', '.join(map(repr, known))}")
+            raise self.wrong(column, f"is outside {of}", f"use one of {', '.join(map(repr, known))}")
         return known[value]
 
 

@@ -177,11 +177,13 @@ class Endpoint:
         url = f"{connection.url.rstrip('/')}/chat/completions"
         failures, refusals, waited = 0, 0, 0.0
         while True:
-            asked_to_wait = 0.0
+            asked_to_wait, slow = 0.0, False
             try:
                 response = await self.http.post(url, json=body)
             except httpx.HTTPError as error:
-                problem, busy = f"it cannot be reached ({type(error).__name__})", False
+                slow = isinstance(error, httpx.ReadTimeout)
+                said = f"it did not answer within {connection.timeout_s:g} s" if slow else "it cannot be reached"
+                problem, busy = f"{said} ({type(error).__name__})", False
             else:
                 if response.status_code == httpx.codes.OK:
                     return replace(_read(response, url), waited_s=waited)
@@ -203,14 +205,14 @@ class Endpoint:
                 pause = asked_to_wait or min(2.0**refusals, MAX_PAUSE_S)
                 if waited + pause > connection.busy_wait_s:
                     raise EndpointError(
-                        f"{url}: {problem} for {waited:.0f} s; raise busy_wait_s={connection.busy_wait_s:g}, or lower concurrency."
+                        f"{url}: {problem} for {waited:.0f} s; lower concurrency, or set busy_wait_s to more than {connection.busy_wait_s:g}."
                     )
                 refusals, waited = refusals + 1, waited + pause
             else:
                 if failures == connection.max_retries:
-                    raise EndpointError(
-                        f"{url}: {problem} in each of {failures + 1} tries; check the endpoint, or raise max_retries."
-                    )
+                    late = f"set timeout_s to more than {connection.timeout_s:g}"
+                    mend = f"check the endpoint, or {late if slow else 'raise max_retries'}"
+                    raise EndpointError(f"{url}: {problem} in each of {failures + 1} tries; {mend}.")
                 pause = min(asked_to_wait or 2.0**failures, MAX_PAUSE_S)
                 failures += 1
             await asyncio.sleep(pause)

@@ -69,6 +69,7 @@ def question_views(
         played = {system: found[key] for system, found in episodes.items() if key in found}
         if not played:
             continue
+        gold = sorted((d for d, gain in task.gains.items() if gain > 0), key=lambda d: -task.gains[d])[:50]
         change = None
         if pair is not None and pair[0] in played and pair[1] in played:
             change = played[pair[1]]["ndcg"] - played[pair[0]]["ndcg"]
@@ -77,7 +78,8 @@ def question_views(
                 "dataset": task.dataset,
                 "task_id": task.task_id,
                 "question": _cut(task.prompt),
-                "gold": sorted((d for d, gain in task.gains.items() if gain > 0), key=lambda d: -task.gains[d])[:50],
+                "gold": gold,
+                "gains": [task.gains[d] for d in gold],
                 "change": change,
                 "episodes": played,
             }

@@ -67,7 +67,7 @@
     box.append(summary);
     box.addEventListener("toggle", () => {
       if (!box.open || box.children.length > 1) return;
-      box.append(element("div", "gold", `relevant: ${question.gold.join(" ")}`));
+      box.append(element("div", "gold", `relevant (gain): ${question.gold.map((id, place) => `${id} (${question.gains[place]})`).join(" ")}`));
       const runs = element("div", "runs");
       const gold = new Set(question.gold);
       for (const [name, episode] of Object.entries(question.episodes)) runs.append(runView(name, episode, gold));
