@@ -59,6 +59,7 @@ def test_shipped_choices_every_group_is_covered() -> None:
     assert {"model", "data", "experiment", "algorithm/loss", "algorithm/advantage", "weight_sync"} <= groups
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("choice", shipped_choices())
 def test_load_config_shipped_choice_loads(choice: str) -> None:
     config = load_config([choice, *COMPANIONS.get(choice, [])])

@@ -105,6 +105,7 @@ def test_wanted_guide_is_not_among_the_hits_of_the_question(knowledge, question_
         assert found / len(wanted) < 0.15
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("size", [2_000, 3_000])
 def test_documents_same_seed_give_same_bytes_and_exact_count(size):
     def digest(seed):

@@ -162,6 +162,7 @@ def test_run_baseline_scripted_and_endpoint_under_a_drift_writes_the_report(tmp_
     assert written["notes"][0] in (tmp_path / "out" / "report.md").read_text()
 
 
+@pytest.mark.slow
 def test_run_episodes_that_are_played_at_once_share_the_seconds_that_they_cost(tmp_path: Path) -> None:
     folder = write_pumps(tmp_path / "pumps")
 
@@ -275,6 +276,7 @@ def test_run_drift_is_shown_beside_the_undisturbed_run(tmp_path: Path, capsys: p
     assert [line[2:5] for line in lines if line[:2] == ["tools_renamed", "bm25"]] == [["does", "not", "apply"]]
 
 
+@pytest.mark.slow
 def test_run_system_whose_episodes_are_all_lost_is_no_success(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -365,6 +367,7 @@ def test_run_endpoint_without_an_address_is_refused_before_anything_is_played(
     assert "nDCG@10" not in said
 
 
+@pytest.mark.slow
 def test_run_endpoint_without_room_for_one_question_counts_it_and_says_what_to_do(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -384,6 +387,7 @@ def test_run_endpoint_without_room_for_one_question_counts_it_and_says_what_to_d
     assert (found["failures"], found["infrastructure"], found["n"]) == ({"sequence_limit": 1}, 0, 12)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("file", "content", "part"),
     [
@@ -408,6 +412,7 @@ def test_run_model_whose_folder_is_broken_is_one_sentence(
     assert said.endswith("or a hub id.")
 
 
+@pytest.mark.slow
 def test_run_model_that_is_nowhere_is_one_sentence(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -449,6 +454,7 @@ def test_run_index_over_the_memory_that_is_set_is_refused(tmp_path: Path, capsys
     assert run(config(tmp_path, f"folders=[{folder}]", again, "search.memory_gib=0.000001")) == 2
 
 
+@pytest.mark.slow
 def test_run_search_over_its_time_is_a_counted_loss(tmp_path: Path) -> None:
     folder = write_pumps(tmp_path / "pumps")
     call = completion(calls=[("bm25_search", {"query": "pump"})])

@@ -98,6 +98,7 @@ def not_confidential(folder: Path, target: Path) -> Path:
     return target
 
 
+@pytest.mark.slow
 def test_report_and_records_of_a_confidential_set_hold_no_text(
     prepared: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

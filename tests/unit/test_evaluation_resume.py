@@ -55,6 +55,7 @@ def refuse(monkeypatch: pytest.MonkeyPatch, player: type) -> None:
     monkeypatch.setattr(player, "play", play)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("failure", "code"), [(ClusterError("The engine of scripted died."), 2), (KeyboardInterrupt(), 130)]
 )
@@ -117,6 +118,7 @@ def test_run_continued_under_failing_searches_meets_the_failures_that_every_syst
     assert numbers(tmp_path / "out") == numbers(tmp_path / "at_once")
 
 
+@pytest.mark.slow
 def test_run_again_after_losses_plays_the_lost_episodes_alone(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -145,6 +147,7 @@ def test_run_again_after_losses_plays_the_lost_episodes_alone(
     assert (before["episodes"], after["episodes"]) == (24, 24)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("change", "words"),
     [

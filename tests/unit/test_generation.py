@@ -182,6 +182,7 @@ def test_generation_worker_that_lags_holds_back_nobody_and_gets_nothing_too_old(
     assert len(fresh.played) > len(stuck.played)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("lag", [0, 1])
 def test_generation_straggler_is_cancelled_and_its_place_taken(tmp_path: Path, lag: int) -> None:
     async def play(worker: Worker, group_id: str, size: int) -> list[Trajectory]:

@@ -273,4 +273,4 @@ class LedgerMachine(RuleBasedStateMachine):
 
 
 LedgerMachine.TestCase.settings = settings(max_examples=150, stateful_step_count=40, deadline=None)
-test_ledger_any_history_ends_each_group_exactly_once = LedgerMachine.TestCase
+test_ledger_any_history_ends_each_group_exactly_once = pytest.mark.slow(LedgerMachine.TestCase)

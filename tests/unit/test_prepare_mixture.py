@@ -101,6 +101,7 @@ def test_mixture_held_out_test_tasks_stay_when_a_set_grows(tmp_path: Path) -> No
     assert few == {name for name in more if int(name.removeprefix("q")) < 200}
 
 
+@pytest.mark.slow
 def test_mixture_of_the_published_sets_can_be_trained_on(tmp_path: Path) -> None:
     fractions = ("validation_fraction=0.3", "dataset.test_fraction=0.3")
     out = run_prepare("search_agent_mix", FIXTURES, tmp_path / "out", *fractions)

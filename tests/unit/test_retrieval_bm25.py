@@ -110,6 +110,7 @@ def test_bm25s_weights_equal_those_of_its_own_index(tmp_path, method: str) -> No
             assert score == pytest.approx(scores[position], rel=1e-5, abs=1e-6)
 
 
+@pytest.mark.slow
 def test_bm25s_and_rank_bm25_agree_on_a_thousand_queries() -> None:
     texts = _collection(5, 150, words=400)
     fast, slow = (

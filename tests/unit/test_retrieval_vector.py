@@ -75,6 +75,7 @@ def test_vector_many_equal_rows_go_by_position(queries: np.ndarray) -> None:
     assert found[:500] == sorted(found[:500])
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("chosen", APPROXIMATE, ids=lambda s: s.kind)
 def test_vector_approximate_finds_nearly_what_flat_does(
     tmp_path, rows: np.ndarray, queries: np.ndarray, chosen: VectorSettings

@@ -92,6 +92,7 @@ def test_follow_registry_that_answers_nonsense_is_asked_again(monkeypatch: pytes
     asyncio.run(scenario())
 
 
+@pytest.mark.slow
 def test_follow_long_opening_gives_signs_of_life_until_it_ends(monkeypatch: pytest.MonkeyPatch) -> None:
     """Without them a swap would go on without the only replica, and say that it has switched."""
     monkeypatch.setattr(search_replica, "POLL_S", 0.4)

@@ -190,6 +190,7 @@ def row_sets(draw: st.DrawFn) -> list[TrainingRow]:
     return draw(st.permutations(rows))
 
 
+@pytest.mark.slow
 @settings(max_examples=500, deadline=None)
 @given(rows=row_sets(), max_tokens=st.integers(1, 400), share=st.booleans(), launch=st.sampled_from([0, 64, 10_000]))
 def test_micro_batches_random_rows_hold_each_row_once_within_budget(
