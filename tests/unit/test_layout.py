@@ -65,3 +65,28 @@ def test_invariants_are_each_named_by_a_test() -> None:
 def test_layout_only_entry_points_import_ray() -> None:
     files = {path for path in PACKAGE.rglob("*.py") if {n.split(".")[0] for n in imported(path)} & {"ray", "actors"}}
     assert {str(path.relative_to(PACKAGE)) for path in files} == ENTRY_POINTS
+
+
+def forking_calls(source: str) -> list[str]:
+    """Calls that start a process as a copy of this one, with its threads' locks as they are."""
+    found = []
+    for node in ast.walk(ast.parse(source)):
+        if not isinstance(node, ast.Call):
+            continue
+        called = ast.unparse(node.func)
+        if called.endswith("ProcessPoolExecutor"):
+            contexts = [ast.unparse(keyword.value) for keyword in node.keywords if keyword.arg == "mp_context"]
+            if not any("spawn" in context for context in contexts):
+                found.append(called)
+        elif re.search(r"(^|\.)(fork|forkpty)$|multiprocessing\.(Process|Pool)$", called):
+            found.append(called)
+        elif called.endswith("get_context") and "spawn" not in ast.unparse(node):
+            found.append(called)
+    return found
+
+
+def test_layout_processes_are_spawned_and_never_forked() -> None:
+    bad = "os.fork(); ProcessPoolExecutor(2); multiprocessing.Process(); get_context('fork')"
+    assert len(forking_calls(bad)) == 4
+    for path in [*PACKAGE.rglob("*.py"), *(ROOT / "actors").rglob("*.py")]:
+        assert forking_calls(path.read_text(encoding="utf-8")) == [], path
