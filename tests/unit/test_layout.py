@@ -78,9 +78,9 @@ def forking_calls(source: str) -> list[str]:
             contexts = [ast.unparse(keyword.value) for keyword in node.keywords if keyword.arg == "mp_context"]
             if not any("spawn" in context for context in contexts):
                 found.append(called)
-        elif re.search(r"(^|\.)(fork|forkpty)$|multiprocessing\.(Process|Pool)$", called):
-            found.append(called)
-        elif called.endswith("get_context") and "spawn" not in ast.unparse(node):
+            continue
+        forks = re.search(r"(^|\.)(fork|forkpty)$|multiprocessing\.(Process|Pool)$", called)
+        if forks or (called.endswith("get_context") and "spawn" not in ast.unparse(node)):
             found.append(called)
     return found
 
