@@ -83,13 +83,13 @@ class EvaluationStage:
             prefixes = [f"eval/{name}/t{temperature:g}"]
             if name != "control" and temperature == self.config.evaluation.temperatures[-1]:
                 prefixes.append("eval")  # start and end of the run itself, as one chart
-            metrics: dict[str, float] = {}
+            seconds = time.monotonic() - started
+            metrics = {"timing_s/eval": seconds}
             for prefix in prefixes:
                 metrics |= self.report.test_metrics(records, prefix)
                 metrics |= logprob_metrics(sampled_logprobs(trajectories), prefix)
             self.tracker.log_metrics(metrics, completed_steps)
             self.tracker.log_traces(trajectories, completed_steps)
-            seconds = time.monotonic() - started
             self.events.emit("evaluation", name=name, temperature=temperature, summary=summary, seconds=seconds)
 
     async def _play(
