@@ -117,8 +117,8 @@ class LearnerConfig(Section):
     learning_rate: Annotated[float, Field(gt=0, le=1e-2)]
     schedule: Literal["constant", "linear", "cosine"]
     lr_warmup_steps: NonNegative
-    adam_beta1: Fraction
-    adam_beta2: Fraction
+    adam_beta1: Annotated[float, Field(ge=0, lt=1)]
+    adam_beta2: Annotated[float, Field(ge=0, lt=1)]
     adam_eps: Annotated[float, Field(ge=1e-16, le=1e-2)]
     adam_weight_decay: Fraction
     adam_grad_clip_norm: Annotated[float, Field(ge=0, le=100)]

@@ -59,6 +59,11 @@ class CorrectionConfig(Section):
     def _band(self) -> CorrectionConfig:
         if self.low >= self.high:
             raise ValueError(f"low={self.low} is not under high={self.high}; give a band of weights such as 0.5 and 2")
+        if not self.low <= 1 <= self.high:
+            raise ValueError(
+                f"low={self.low} and high={self.high} leave out the weight 1 of a token that sampler and learner agree on; give a band such as "
+                "0.5 and 2"
+            )
         return self
 
 

@@ -228,10 +228,11 @@ def _check_context(
     corpus: Corpus,
 ) -> None:
     from rl_cluster.evaluation.players.model import check_context
+    from rl_cluster.models.parts import positions_of
 
     check_context(
         tokenizer,
-        getattr(configuration, "max_position_embeddings", None),
+        positions_of(configuration),
         system.path,
         system.tool_format,
         config.rollout,

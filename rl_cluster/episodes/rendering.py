@@ -8,8 +8,8 @@ has not seen in these ids, so the whole prompt is rendered anew, and the next tu
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable
+from datetime import datetime
 from typing import Any
 
 from rl_cluster.episodes.formats.base import ToolSpec
@@ -22,7 +22,10 @@ _THOUGHT = f"{_MARK}THOUGHT{_MARK}"
 _END_OF_THINKING = "</think>"
 Exchange = tuple[str, list[str]]
 """The text of a reply, and the observations that answered it: one for each of its calls."""
-_TIME_OF_DAY = re.compile(r"strftime_now\([^)]*%[-_]?[HIMSfpXcTRr]")
+_RENDERINGS = 20
+"""In which chance is seen: a choice between two texts hides in all of them once in half a million."""
+_TIMES = (datetime(2026, 1, 1, 1, 2, 3, 4), datetime(2026, 1, 1, 23, 45, 56, 789012))
+_TOOL = ToolSpec("search", "Finds.", {"type": "object", "properties": {"query": {"type": "string"}}})
 
 
 def decoder(model_path: str) -> Callable[[list[int]], str]:
@@ -109,19 +112,22 @@ class ChatRenderer:
             {"role": "assistant", "content": _REPLY},
             {"role": self.observation_role, "content": "observation"},
         ]
+        seen: list[set[str]] = []
         try:
-            first, second = (self._render(messages, [], generate=True) for _ in range(2))
+            for tools in ([], [_TOOL]) if self.use_template_tools else ([],):
+                found = {self._render(messages, tools, generate=True) for _ in range(_RENDERINGS)}
+                # Renderings at once show chance, but no clock: the date may stand in a template, the time of day may not.
+                clocks = {self._render(messages, tools, generate=True, strftime_now=time.strftime) for time in _TIMES}
+                seen += [found, clocks]
         except Exception as error:  # a template may raise anything
             raise ModelError(
                 f"The chat template refuses a system message, a question, a reply and a {self.observation_role!r} message: {error}"
             ) from error
-        # Two renderings at once show chance, but no clock that counts minutes.
-        clock = _TIME_OF_DAY.search(str(self.tokenizer.chat_template))
-        if first != second or clock:
+        if any(len(texts) > 1 for texts in seen):
             raise ModelError(
                 "The chat template renders the same messages differently twice; use one without clock or chance."
             )
-        if first.count(_REPLY) != 1:
+        if any(text.count(_REPLY) != 1 for texts in seen for text in texts):
             raise ModelError(
                 "The chat template does not show a reply as it was written; the next turn could not extend it."
             )
@@ -143,8 +149,9 @@ class ChatRenderer:
         texts = observations if self.use_template_tools else ["\n".join(observations)]
         return [{"role": self.observation_role, "content": self.sanitise(text)} for text in texts]
 
-    def _render(self, messages: list[dict[str, str]], tools: list[ToolSpec], generate: bool) -> str:
-        arguments: dict[str, Any] = {"tokenize": False, "add_generation_prompt": generate}
+    def _render(self, messages: list[dict[str, str]], tools: list[ToolSpec], generate: bool, **names: Any) -> str:
+        """`names`: what the template's names stand for in place of what transformers gives them."""
+        arguments: dict[str, Any] = {"tokenize": False, "add_generation_prompt": generate, **names}
         if self.use_template_tools:
             arguments["tools"] = [tool.as_json() for tool in tools]
         return self.tokenizer.apply_chat_template(messages, **arguments)

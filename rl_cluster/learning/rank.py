@@ -39,7 +39,8 @@ from rl_cluster.learning.settings import LearnerSettings, UpdateSettings, learni
 from rl_cluster.learning.update_metrics import UpdateSums
 from rl_cluster.learning.weight_version import Probe, WeightVersion, tensor_digest
 from rl_cluster.models.cpu_matmul import use_onednn_for_float32
-from rl_cluster.sequences.batching import MicroBatch, make_micro_batches, partition_over_ranks
+from rl_cluster.models.parts import positions_of
+from rl_cluster.sequences.batching import MicroBatch, micro_batches_of_ranks
 from rl_cluster.sequences.row import TrainingRow
 
 
@@ -96,7 +97,7 @@ class LearnerRank:
                 f"{self.master[1]} within {settings.rendezvous_timeout_s:.0f} s: {error}"
             ) from error
         model, self.tokenizer = load_policy(settings)
-        self.max_positions = getattr(model.config, "max_position_embeddings", None)
+        self.max_positions = positions_of(model.config)
         policy = PolicyModule(model, settings.temperature, lockstep=settings.zero_stage == 3 and self.world_size > 1)
         trainable = [p for p in policy.parameters() if p.requires_grad]
         optimizer = torch.optim.AdamW(
@@ -150,8 +151,9 @@ class LearnerRank:
         weights_of = {id(row): each for row, each in zip(rows, weights, strict=True)}
         episodes = {name: index for index, name in enumerate(dict.fromkeys(row.trajectory_id for row in rows))}
         active = _active_rows(rows, goal)
-        batches = make_micro_batches(active, self.settings.micro_batch_tokens, self.settings.share_prefix)
-        mine = partition_over_ranks(batches, self.world_size)[self.rank]
+        settings = self.settings
+        shared = micro_batches_of_ranks(active, settings.micro_batch_tokens, settings.share_prefix, self.world_size)
+        mine, batches = shared[self.rank], [batch for share in shared for batch in share if batch is not None]
         sums = UpdateSums(current_version=self.completed_steps)
         self._set_learning_rate(supervised)
         passes = [

@@ -10,7 +10,7 @@ from rl_cluster.algorithms.objective import Objective
 from rl_cluster.learning.policy import PolicyInputs
 
 _TOTALS = (
-    "tokens", "loss", "entropy", "ratio", "clipped", "missing", "gap", "gap_squared", "kl", "own_tokens", "own_gap",
+    "tokens", "loss", "entropy", "ratio", "clipped", "missing", "known", "gap", "kl", "own_tokens", "own_gap",
     "reference_kl", "correction_bounded",
 )  # fmt: skip
 _MAXIMA = ("gap", "own_gap", "ratio")
@@ -40,8 +40,8 @@ class UpdateSums:
             "ratio": float(result.ratio.sum()),
             "clipped": float(result.clipped.sum()),
             "missing": float(result.num_missing_behaviour),
+            "known": float(known.sum()),
             "gap": float(gap.sum()),
-            "gap_squared": float((gap * gap).sum()),
             "kl": float((torch.exp(difference) - 1 - difference).sum()),
             "own_tokens": float(own.sum()),
             "own_gap": float(gap[own].sum()),
@@ -62,10 +62,12 @@ class UpdateSums:
 
     @staticmethod
     def metrics(totals: torch.Tensor, maxima: torch.Tensor) -> dict[str, float]:
-        """Named metrics of all ranks; means are over the tokens that went through the model."""
+        """Named metrics of all ranks; means are over the tokens that went through the model, those against the
+        sampler over the ones of them whose log-prob it gave."""
         total = dict(zip(_TOTALS, totals.tolist(), strict=True))
         maximum = dict(zip(_MAXIMA, maxima.tolist(), strict=True))
         count, own = max(total["tokens"], 1.0), max(total["own_tokens"], 1.0)
+        known = max(total["known"], 1.0)
         return {
             "learner/loss": total["loss"],
             "learner/tokens": total["tokens"],
@@ -74,9 +76,9 @@ class UpdateSums:
             "learner/ratio_max": maximum["ratio"],
             "learner/clip_fraction": total["clipped"] / count,
             "learner/missing_logprobs": total["missing"],
-            "learner/sampler_gap_mean": total["gap"] / count,
+            "learner/sampler_gap_mean": total["gap"] / known,
             "learner/sampler_gap_max": maximum["gap"],
-            "learner/sampler_kl": total["kl"] / count,
+            "learner/sampler_kl": total["kl"] / known,
             "learner/own_version_tokens": total["own_tokens"],
             "learner/own_version_gap_mean": total["own_gap"] / own,
             "learner/own_version_gap_max": maximum["own_gap"],

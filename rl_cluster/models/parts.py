@@ -7,7 +7,7 @@ import math
 from pathlib import Path
 from typing import Any
 
-from rl_cluster.errors import ModelError
+from rl_cluster.errors import ConfigError, ModelError
 
 BYTES = {"float32": 4, "bfloat16": 2}
 """Of a number, by `model.dtype`."""
@@ -27,6 +27,33 @@ def configuration_and_tokenizer(path: str, setting: str) -> tuple[Any, Any]:
         raise ModelError(
             f"{setting}={path}: its {part} cannot be read ({reason}); give a folder that save_pretrained() wrote, or a hub id."
         ) from error
+
+
+def positions_of(configuration: Any) -> int | None:
+    """The longest sequence that the language model of a configuration has positions for; None where it does not say."""
+    return getattr(configuration.get_text_config(), "max_position_embeddings", None)
+
+
+_AFTER_HEAD = {"final_logit_softcapping": None, "logits_scaling": 1, "logit_scale": 1}
+"""What some models do to logits after the head, by the setting's name, with the value that does nothing."""
+_SHAREABLE = {"full_attention", "sliding_attention"}
+
+
+def check_learnable(configuration: Any, model: str, share_prefix: bool) -> None:
+    """Raises ConfigError for a model whose log-probs the learner would not compute as the model does, or whose layers cannot
+    share a prefix where that is asked for."""
+    text = configuration.get_text_config()
+    for name, harmless in _AFTER_HEAD.items():
+        value = getattr(text, name, None)
+        if value not in (None, harmless):
+            raise ConfigError(
+                f"model.name={model} changes its logits after the head ({name}={value}), which the learner does not; choose a model without."
+            )
+    other = sorted(set(getattr(text, "layer_types", None) or ()) - _SHAREABLE)
+    if share_prefix and other:
+        raise ConfigError(
+            f"learner.share_prefix=true, but model.name={model} has layers of {other[0]}, which keep no keys to share; set learner.share_prefix=false."
+        )
 
 
 def weight_bytes(folder: Path, dtype: str) -> int:

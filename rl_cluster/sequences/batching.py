@@ -95,6 +95,29 @@ def make_micro_batches(
     return [MicroBatch(batch.rows, batch.prefix_len) for batch in batches]
 
 
+def micro_batches_of_ranks(
+    rows: Sequence[TrainingRow], max_tokens: int, share_prefix: bool, world_size: int
+) -> list[list[MicroBatch | None]]:
+    """Micro-batches of at most `max_tokens`, shared out over ranks as `partition_over_ranks` does; deterministic.
+
+    Where full ones would leave ranks idle, smaller ones are packed: of a few budgets the one whose busiest rank has the least
+    to do, each pass counted with `LAUNCH_COST`.
+    """
+    longest, total = max(map(len, rows), default=0), sum(map(len, rows))
+    budgets = [max_tokens]
+    if world_size > 1 and rows:
+        for shares in range(world_size, 5 * world_size, world_size):
+            budgets += [max(longest, -(-total // shares)), longest * -(-len(rows) // shares)]
+
+    def shared(budget: int) -> list[list[MicroBatch | None]]:
+        return partition_over_ranks(make_micro_batches(rows, budget, share_prefix), world_size)
+
+    def busiest(ranks: list[list[MicroBatch | None]]) -> int:
+        return max(sum(batch.cost + LAUNCH_COST for batch in mine if batch) for mine in ranks)
+
+    return min((shared(budget) for budget in dict.fromkeys(budgets) if budget <= max_tokens), key=busiest)
+
+
 Item = TypeVar("Item", TrainingRow, MicroBatch)
 
 

@@ -283,6 +283,12 @@ def test_load_config_bfloat16_without_float32_masters_is_refused() -> None:
     assert load_config(["model.dtype=bfloat16", "learner.zero_stage=1"]).learner.zero_stage == 1
 
 
+@pytest.mark.parametrize(("low", "high"), [(1.5, 3.0), (0.1, 0.5)])
+def test_load_config_correction_band_without_the_weight_of_agreement_is_refused(low: float, high: float) -> None:
+    band = [f"algorithm.correction.low={low}", f"algorithm.correction.high={high}"]
+    assert f"low={low} and high={high} leave out the weight 1" in refusal("algorithm/correction=mask", *band)
+
+
 def test_load_config_correction_beside_gspo_is_refused() -> None:
     assert "a second time" in refusal("algorithm/loss=gspo", "algorithm/correction=truncate")
 

@@ -229,6 +229,20 @@ def test_llama3_several_calls_are_read_in_order(separator: str) -> None:
     assert parsed == ParsedReply([ToolCall("bm25_search", {"query": query}) for query in ("A {x}", "B")])
 
 
+@pytest.mark.parametrize("around", ["{}", "I will search. {}", "<|python_tag|>{}", "{}; {}", "{}\n{}"])
+def test_llama3_call_with_its_type_first_is_read_as_others_are(around: str) -> None:
+    call = json.dumps({"type": "function", "name": "bm25_search", "parameters": {"query": "A"}})
+    wanted = [ToolCall("bm25_search", {"query": "A"})] * around.count("{}")
+    assert get_format("llama3").parse(around.format(*[call] * len(wanted)), TOOLS) == ParsedReply(wanted)
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_parse_call_in_thinking_is_no_call(name: str) -> None:
+    thought = get_format(name).write_call("bm25_search", {"query": "pump"})
+    reply = f"<think>\nI could do\n{thought}\n</think>\nanswer: d1"
+    assert get_format(name).parse(reply, TOOLS) == ParsedReply(answer="d1")
+
+
 def test_llama3_second_call_cut_off_leaves_the_first() -> None:
     text = '{"name": "bm25_search", "parameters": {"query": "A"}}; {"name": "bm25_search", "parameters": {"que'
     first, second = get_format("llama3").parse(text, TOOLS).calls

@@ -135,7 +135,17 @@ def test_chat_renderer_without_template_is_a_model_error(tokenizer: Any) -> None
         ChatRenderer(bare, "user", False)
 
 
-@pytest.mark.parametrize("changes", ["{{ range(100000) | random }}", "{{ strftime_now('%d %b %Y, %H:%M') }}"])
+@pytest.mark.parametrize(
+    "changes",
+    [
+        "{{ range(100000) | random }}",
+        "{{ ['a', 'b'] | random }}",
+        "{{ strftime_now('%d %b %Y, %H:%M') }}",
+        "{{ strftime_now ('%k:00') }}",
+        "{% set f = '%' ~ 'M' %}{{ strftime_now(f) }}",
+        "{{ strftime_now('%s') }}",
+    ],
+)
 def test_chat_renderer_template_with_chance_or_clock_is_a_model_error(tokenizer: Any, changes: str) -> None:
     """Ids that were sent could not be extended by what the same messages give a second time."""
     changing = copy.deepcopy(tokenizer)
@@ -144,6 +154,15 @@ def test_chat_renderer_template_with_chance_or_clock_is_a_model_error(tokenizer:
         ModelError, match="renders the same messages differently twice; use one without clock or chance"
     ):
         ChatRenderer(changing, "user", False)
+
+
+@pytest.mark.parametrize("changes", ["{{ ['a', 'b'] | random }}", "{{ raise_exception('no tools') }}"])
+def test_chat_renderer_template_that_errs_beside_tools_alone_is_a_model_error(tokenizer: Any, changes: str) -> None:
+    changing = copy.deepcopy(tokenizer)
+    changing.chat_template = "{% if tools %}" + changes + "{% endif %}" + tokenizer.chat_template
+    with pytest.raises(ModelError, match=r"differently twice|refuses a system message"):
+        ChatRenderer(changing, "user", True)
+    ChatRenderer(changing, "user", False)
 
 
 def test_chat_renderer_template_with_the_date_is_taken(tokenizer: Any) -> None:

@@ -18,6 +18,7 @@ from rl_cluster.sequences.batching import (
     MicroBatch,
     longest_common_prefix,
     make_micro_batches,
+    micro_batches_of_ranks,
     partition_over_ranks,
 )
 from rl_cluster.sequences.extension import rows_from_trajectory, set_advantages
@@ -267,6 +268,28 @@ def test_partition_micro_batches_is_balanced_by_cost() -> None:
     shares = partition_over_ranks(batches, 2)
     assert [[None if batch is None else batch.cost for batch in share] for share in shares] == [[60], [60]]
     assert partition_over_ranks(batches, 3)[2] == [None]
+
+
+@pytest.mark.parametrize(
+    ("count", "length", "world_size"), [(16, 2048, 2), (40, 1000, 2), (16, 1000, 4), (64, 2000, 8), (3, 100, 2)]
+)
+def test_micro_batches_of_ranks_leave_no_rank_idle(count: int, length: int, world_size: int) -> None:
+    """The budget of a GPU would hold all rows in fewer micro-batches than there are ranks."""
+    rows = [row_of([1] * length, 1, trajectory=f"{n:02}") for n in range(count)]
+    shares = micro_batches_of_ranks(rows, 32_768, False, world_size)
+    held = [[row for batch in share if batch for row in batch.rows] for share in shares]
+    assert sorted(row.trajectory_id for mine in held for row in mine) == [f"{n:02}" for n in range(count)]
+    assert max(map(len, held)) == -(-count // world_size)
+    assert len({len(share) for share in shares}) == 1
+    assert all(batch is None or batch.cost <= 32_768 for share in shares for batch in share)
+
+
+def test_micro_batches_of_one_rank_or_no_row_are_packed_to_the_budget() -> None:
+    rows = [row_of([1] * 100, 1, trajectory=str(n)) for n in range(4)]
+    ((batch,),) = micro_batches_of_ranks(rows, 32_768, False, 1)
+    assert batch is not None
+    assert len(batch.rows) == 4
+    assert micro_batches_of_ranks([], 32_768, True, 3) == [[], [], []]
 
 
 def test_rows_tokens_sampled_over_older_keys_belong_to_no_version() -> None:

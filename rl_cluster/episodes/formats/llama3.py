@@ -7,9 +7,10 @@ import re
 
 from rl_cluster.episodes.formats.base import ParsedReply, ToolSpec, find_answer
 from rl_cluster.episodes.formats.json_calls import read_json_call
+from rl_cluster.episodes.formats.thinking import without_thinking
 from rl_cluster.episodes.trajectory import ToolCall
 
-_CALL = re.compile(r'\{\s*"(?:name|parameters|arguments)"\s*:')
+_CALL = re.compile(r'\{\s*(?:"type"\s*:\s*"function"\s*,\s*)?"(?:name|parameters|arguments)"\s*:')
 """How a call begins; other braces are text."""
 _KEYS = ("parameters", "arguments")
 
@@ -25,6 +26,7 @@ class Format:
         return ""
 
     def parse(self, text: str, tools: list[ToolSpec]) -> ParsedReply:
+        text = without_thinking(text)
         calls: list[ToolCall] = []
         found = _CALL.search(text)
         while found is not None:

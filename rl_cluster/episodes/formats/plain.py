@@ -15,6 +15,7 @@ import re
 
 from rl_cluster.episodes.formats.base import ParsedReply, ToolSpec, check_arguments, find_answer
 from rl_cluster.episodes.formats.json_calls import read_json_object
+from rl_cluster.episodes.formats.thinking import without_thinking
 from rl_cluster.episodes.trajectory import ToolCall
 
 _CALL = re.compile(r"^\s*([A-Za-z_][A-Za-z0-9_]*)\s*(?:\(\s*([^)]*?)\s*\))?\s*:\s*(.*?)\s*$")
@@ -31,6 +32,7 @@ class Format:
         return "Reply with one line:\n" + "\n".join(lines)
 
     def parse(self, text: str, tools: list[ToolSpec]) -> ParsedReply:
+        text = without_thinking(text)
         by_name = {tool.name: tool for tool in tools}
         calls: list[ToolCall] = []
         for line in text.splitlines():
