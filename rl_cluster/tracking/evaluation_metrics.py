@@ -12,9 +12,11 @@ from rl_cluster.evaluation.summary import EpisodeRecord, by_question
 
 
 def reward_metrics(records: Sequence[EpisodeRecord], prefix: str, success_threshold: float) -> dict[str, float]:
-    """`PREFIX/reward/*`, `PREFIX/turns/*` and `PREFIX/tokens/*`. An episode is solved from an nDCG@10 of
-    `success_threshold`; one that infrastructure lost is not solved, as in the report, and in no other number. `*_within_groups` are means over questions of that number among the
-    question's episodes. Numbers without an episode that has them are left out.
+    """`PREFIX/reward/*`, `PREFIX/turns/*` and `PREFIX/tokens/*`.
+
+    An episode is solved from an nDCG@10 of `success_threshold`; one that infrastructure lost is not solved, as in the report, and
+    in no other number. `*_within_groups` are means over questions of that number among the question's episodes. Numbers without
+    an episode that has them are left out.
     """
     groups = by_question(records)
     solved = [record.score >= success_threshold for record in records]
