@@ -128,7 +128,7 @@ def _write(
     if "lexical" in settings.parts:
         blocks = (ordered.texts(start, start + _TEXT_ROWS) for start in range(0, len(ordered), _TEXT_ROWS))
         texts = (f"{title}\n{text}" for block in blocks for title, text in block)
-        lexical = LexicalIndex.build(texts, settings.lexical)
+        lexical = LexicalIndex.build(texts, settings.lexical, processes=os.cpu_count() or 1)
         lexical.save(folder / "lexical")
     if "vector" in settings.parts:
         from rl_cluster.retrieval.vector import VectorIndex

@@ -15,6 +15,7 @@ from rl_cluster.retrieval.lexical_bm25s import VARIANTS as BM25S_VARIANTS
 from rl_cluster.retrieval.lexical_bm25s import Bm25sBackend
 from rl_cluster.retrieval.lexical_rank_bm25 import VARIANTS as RANK_BM25_VARIANTS
 from rl_cluster.retrieval.lexical_rank_bm25 import RankBm25Backend
+from rl_cluster.retrieval.token_blocks import token_blocks
 
 # Backend -> the variants it has.
 VARIANTS = {"bm25s": BM25S_VARIANTS, "rank_bm25": RANK_BM25_VARIANTS}
@@ -60,12 +61,18 @@ class LexicalIndex:
         return len(self._backend)
 
     @classmethod
-    def build(cls, texts: Iterable[str], settings: LexicalSettings | None = None) -> LexicalIndex:
-        """Indexes one text per document, in the order of positions."""
+    def build(cls, texts: Iterable[str], settings: LexicalSettings | None = None, processes: int = 1) -> LexicalIndex:
+        """Indexes one text per document, in the order of positions.
+
+        `processes`: how many may cut the texts of a large collection into tokens, with bm25s; the index is the same whatever
+        their number. Raises IndexBuildError where one of them is killed.
+        """
         settings = settings or LexicalSettings()
-        token_lists = map(Analyzer(settings.analysis, BUILD_CACHED_RUNS).tokens, texts)
-        backend = _BACKENDS[settings.backend].build(token_lists, *_constants(settings))
-        return cls(backend, settings)
+        constants = _constants(settings)
+        if settings.backend == "bm25s":
+            return cls(Bm25sBackend.build(token_blocks(texts, settings.analysis, processes), *constants), settings)
+        analyzer = Analyzer(settings.analysis, BUILD_CACHED_RUNS)
+        return cls(RankBm25Backend.build(map(analyzer.tokens, texts), *constants), settings)
 
     def search(
         self, query: str, k: int, excluded: Collection[int] = (), allowed: np.ndarray | None = None

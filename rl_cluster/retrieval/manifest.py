@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 import unicodedata
 from dataclasses import asdict
+from functools import cache
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
@@ -24,7 +25,10 @@ _LIBRARIES = ("bm25s", "rank-bm25", "faiss-cpu", "faiss-gpu", "sentence-transfor
 def token_versions() -> dict[str, str]:
     """Versions of what turns text into tokens: with others, a query's tokens may not be those in the index."""
     # bm25s brings the stop words.
-    return {"unicode": unicodedata.unidata_version, **{name: version(name) for name in ("PyStemmer", "bm25s")}}
+    return {"unicode": unicodedata.unidata_version, **{name: _version(name) for name in ("PyStemmer", "bm25s")}}
+
+
+_version = cache(version)
 
 
 def write_manifest(folder: Path, settings: IndexSettings, entries: dict[str, Any]) -> None:
@@ -84,7 +88,7 @@ def _library_versions() -> dict[str, str]:
     found = {}
     for name in _LIBRARIES:
         try:
-            found[name] = version(name)
+            found[name] = _version(name)
         except PackageNotFoundError:
             continue
     return found

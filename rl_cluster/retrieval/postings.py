@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from array import array
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from dataclasses import dataclass
 
 import numpy as np
 
-_BLOCK_TOKENS = 4_000_000
+from rl_cluster.retrieval.token_blocks import Places, TokenBlock
+
+_RUN_TOKENS = 4_000_000
 _NONE = np.zeros(0, np.int32)
 
 
@@ -34,38 +35,30 @@ class Postings:
         return len(self.starts) - 1
 
 
-def count_terms(token_lists: Iterable[Sequence[str]]) -> tuple[Postings, dict[str, int]]:
-    """Counts the tokens of each document. Returns the postings and the vocabulary (token -> term number).
-
-    Documents are taken in blocks, so that beside the result only one block of tokens is held.
-    """
-    vocabulary = _Numbers()
-    lengths: list[int] = []
-    blocks: list[tuple[np.ndarray, np.ndarray, np.ndarray]] = []
-    terms = array("q")
-    first = 0
-    for tokens in token_lists:
-        terms.extend(map(vocabulary.__getitem__, tokens))
-        lengths.append(len(tokens))
-        if len(terms) >= _BLOCK_TOKENS:
-            blocks.append(_counted(terms, lengths, first))
-            terms, first = array("q"), len(lengths)
-    blocks.append(_counted(terms, lengths, first))
-    return _joined(blocks, np.array(lengths, np.int64), len(vocabulary)), vocabulary
-
-
-class _Numbers(dict[str, int]):
-    """Numbers new tokens in the order in which they come."""
-
-    def __missing__(self, token: str) -> int:
-        number = self[token] = len(self)
-        return number
+def count_terms(blocks: Iterable[TokenBlock]) -> tuple[Postings, dict[str, int]]:
+    """Counts the tokens of each document. Returns the postings and the vocabulary (token -> term number)."""
+    vocabulary = Places()
+    counted: list[tuple[np.ndarray, np.ndarray, np.ndarray]] = []
+    lengths: list[np.ndarray] = [np.zeros(0, np.int64)]
+    terms: list[np.ndarray] = []
+    first = uncounted = 0
+    for block in blocks:
+        numbers = np.fromiter(map(vocabulary.__getitem__, block.words), np.int64, len(block.words))
+        terms.append(numbers[block.numbers])
+        lengths.append(block.lengths)
+        uncounted += len(block.numbers)
+        # Few large runs: each takes a pass over the whole vocabulary later.
+        if uncounted >= _RUN_TOKENS:
+            counted.append(_counted(np.concatenate(terms), np.concatenate(lengths)[first:], first))
+            terms, first, uncounted = [], sum(map(len, lengths)), 0
+    counted.append(_counted(np.concatenate([*terms, np.zeros(0, np.int64)]), np.concatenate(lengths)[first:], first))
+    return _joined(counted, np.concatenate(lengths), len(vocabulary)), vocabulary
 
 
-def _counted(terms: array[int], lengths: list[int], first: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """(term, document, count) of one block, ordered by term and then document."""
-    documents = np.repeat(np.arange(first, len(lengths), dtype=np.int64), lengths[first:])
-    keys = (np.frombuffer(terms, np.int64) << 32) | documents
+def _counted(terms: np.ndarray, lengths: np.ndarray, first: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """(term, document, count) of one block, ordered by term and then document; `first`: the position of its first document."""
+    documents = np.repeat(np.arange(first, first + len(lengths), dtype=np.int64), lengths)
+    keys = (terms << 32) | documents
     keys.sort()
     fresh = np.flatnonzero(np.diff(keys, prepend=-1))
     keys, counts = keys[fresh], np.diff(fresh, append=len(keys))
