@@ -200,7 +200,7 @@ class Coordinator:
         steps = checkpoint_steps(self.checkpoints) if config.resume == "auto" else []
         self.ledger = TaskLedger(task_ids, config.seed, training.max_epochs)
         curriculum = Curriculum(config.seed) if training.curriculum == "difficulty" else None
-        self.queue = TaskQueue(self.ledger, curriculum, training.drop_groups_without_signal)
+        self.queue = TaskQueue(self.ledger, curriculum)
         if steps:
             folder = checkpoint_folder(self.checkpoints, steps[-1])
             state = read_state(folder)

@@ -17,11 +17,13 @@ from typing import Any
 from actors.event_log import EventLog
 from actors.remote import Handle, ask, within
 from actors.rollout_pool import RolloutPool
+from rl_cluster.algorithms.types import AdvantageSettings
 from rl_cluster.config import Config
 from rl_cluster.datasets.task import Task
 from rl_cluster.episodes.episode import EpisodeLimits
 from rl_cluster.episodes.trajectory import Trajectory
 from rl_cluster.errors import ClusterError, DropReason, LearnerError
+from rl_cluster.learning.batch import has_signal
 from rl_cluster.scheduling.ledger import Ticket
 from rl_cluster.scheduling.selection import most_varied
 from rl_cluster.scheduling.staleness import StalenessPolicy
@@ -206,15 +208,24 @@ class Generation:
             else:
                 self.lost_in_a_row = 0
                 self.lost.clear()
-                if not self.queue.is_worth_training(ticket, rewards):
+                self.queue.observe(ticket, [None if p.outcome.is_policy_failure else p.reward for p in usable])
+                self._leave_out(usable, rewards)
+                if self._is_flat(usable):
+                    # Its place is taken by another, since a dropped group no longer counts as open.
                     self.queue.ledger.drop(group_id, DropReason.NO_SIGNAL)
                 else:
-                    self._leave_out(usable, rewards)
                     await ask("The buffer", self.buffer.put.remote(group_id, usable))
                     self.queue.ledger.finish(group_id)
         finally:
             self.in_flight.pop(group_id, None)
             self.wake.set()
+
+    def _is_flat(self, group: list[Trajectory]) -> bool:
+        """Whether such groups are dropped and this is one, by its advantages: rewards that differ may still give none."""
+        if not self.config.training.drop_groups_without_signal:
+            return False
+        advantage = self.config.algorithm.advantage
+        return not has_signal(group, advantage.name, AdvantageSettings(**advantage.model_dump(exclude={"name"})))
 
     def _leave_out(self, group: list[Trajectory], rewards: list[float]) -> None:
         """Marks what `training.trained_per_group` leaves out of training."""

@@ -5,6 +5,8 @@ from __future__ import annotations
 from rl_cluster.config import Config
 from rl_cluster.config_algorithm import UNCLIPPED
 
+PPO_BOUNDS = (0.8, 1.2)
+
 
 def warnings_of(config: Config) -> list[str]:
     """One sentence for each."""
@@ -26,5 +28,17 @@ def warnings_of(config: Config) -> list[str]:
         found.append(
             f"algorithm.loss.aggregation={algorithm.loss.aggregation} weighs long episodes more than the gradient that GSPO is published with; "
             "algorithm/loss=gspo by itself sets seq_mean_token_mean"
+        )
+    loss = algorithm.loss
+    if loss.name not in ("ppo", *UNCLIPPED) and (loss.clip_low, loss.clip_high) == PPO_BOUNDS:
+        found.append(
+            f"algorithm.loss.clip_low={loss.clip_low} and clip_high={loss.clip_high} are the bounds of ppo; algorithm/loss={loss.name}, "
+            f"in place of algorithm.loss.name={loss.name}, sets those that {loss.name} is published with"
+        )
+    if loss.name == "cross_entropy" and config.training.max_steps:
+        found.append(
+            f"algorithm.loss=cross_entropy in {config.training.max_steps} steps of reinforcement learning weighs likelihoods by advantages, "
+            "negative ones too, and compares with no sampler; algorithm/loss=policy_gradient is the same and reports its ratios, and "
+            "training.max_steps=0 fine-tunes on demonstrations alone"
         )
     return found

@@ -65,6 +65,12 @@ def build_step_batch(
     return StepBatch(rows, metrics)
 
 
+def has_signal(group: Sequence[Trajectory], advantage: str, settings: AdvantageSettings) -> bool:
+    """Whether an advantage that compares the episodes of a group gives any token of this one a value other than 0."""
+    episodes = [trajectory for trajectory in group if not trajectory.left_out]
+    return any(np.any(values) for values in get_advantage(advantage)(_episode_batch(episodes, [], None), settings))
+
+
 def _episode_batch(
     episodes: list[Trajectory], rows: list[TrainingRow], reference_gaps: Mapping[int, np.ndarray] | None
 ) -> EpisodeBatch:

@@ -15,9 +15,8 @@ def episode_log_ratios(
 ) -> tuple[torch.Tensor, torch.Tensor]:
     """Mean of lt - lb over the trained tokens of each episode [N], and their number [N], over all rows and ranks.
 
-    `passes` are this rank's micro-batches, dummy ones (weight 0) included: under ZeRO-3 every pass is a collective. There is none where
-    no row of the step has an advantage. `device` is that of the ranks' collectives. A
-    token without a behaviour log-prob counts as unchanged.
+    `passes` are this rank's micro-batches, dummy ones (weight 0) included: under ZeRO-3 every pass is a collective.
+    `device` is that of the ranks' collectives. A token without a behaviour log-prob counts as unchanged.
     """
     sums = torch.zeros(2, num_episodes, dtype=torch.float64)
     for inputs in passes:

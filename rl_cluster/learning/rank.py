@@ -150,9 +150,10 @@ class LearnerRank:
         )
         weights_of = {id(row): each for row, each in zip(rows, weights, strict=True)}
         episodes = {name: index for index, name in enumerate(dict.fromkeys(row.trajectory_id for row in rows))}
-        active = _active_rows(rows, goal)
-        settings = self.settings
-        shared = micro_batches_of_ranks(active, settings.micro_batch_tokens, settings.share_prefix, self.world_size)
+        active, settings = _active_rows(rows, goal), self.settings
+        # Without any signal the sampler is still compared with the learner, on what one round of micro-batches holds.
+        seen = active or _sampled_by(self.completed_steps, rows, settings.micro_batch_tokens * self.world_size)
+        shared = micro_batches_of_ranks(seen, settings.micro_batch_tokens, settings.share_prefix, self.world_size)
         mine, batches = shared[self.rank], [batch for share in shared for batch in share if batch is not None]
         sums = UpdateSums(current_version=self.completed_steps)
         self._set_learning_rate(supervised)
@@ -170,9 +171,10 @@ class LearnerRank:
             device = self.engine.device
             ratios = episode_log_ratios(self.engine.module, passes, len(episodes), self.world_size, device)
         for index, (batch, inputs) in enumerate(zip(mine, passes, strict=True)):
-            self._accumulate(inputs, goal, ratios, sums, last=index == len(mine) - 1, real=batch is not None)
+            last, real = index == len(mine) - 1, batch is not None
+            self._pass(inputs, goal, ratios, sums, last=last, real=real, learn=bool(active))
         metrics = self._reduce(sums)
-        grad_norm = self._step(metrics["learner/loss"]) if mine else 0.0
+        grad_norm = self._step(metrics["learner/loss"]) if active else 0.0
         if supervised:
             self.supervised_steps += 1
         else:
@@ -194,7 +196,7 @@ class LearnerRank:
                 "rollout.max_sequence_length."
             )
 
-    def _accumulate(
+    def _pass(
         self,
         inputs: PolicyInputs,
         goal: ObjectiveSettings,
@@ -202,9 +204,15 @@ class LearnerRank:
         sums: UpdateSums,
         last: bool,
         real: bool,
+        learn: bool,
     ) -> None:
-        self.engine.set_gradient_accumulation_boundary(last)
-        logprobs, entropy = self.engine(inputs, entropy_gradient=goal.entropy_coefficient > 0)
+        """One micro-batch through the model, with its gradient where `learn` says so."""
+        if learn:
+            self.engine.set_gradient_accumulation_boundary(last)
+            logprobs, entropy = self.engine(inputs, entropy_gradient=goal.entropy_coefficient > 0)
+        else:
+            with torch.no_grad():
+                logprobs, entropy = self.engine.module(inputs)
         per_token = [None, None] if ratios is None else [r.to(logprobs)[inputs.episodes] for r in ratios]
         found = objective(
             LossInputs(
@@ -219,8 +227,9 @@ class LearnerRank:
             per_token[1],
         )
         loss = (inputs.weights * found.terms).sum()
-        # DeepSpeed averages gradients over ranks; the sum over the whole batch is wanted.
-        self.engine.backward(loss * self.world_size)
+        if learn:
+            # DeepSpeed averages gradients over ranks; the sum over the whole batch is wanted.
+            self.engine.backward(loss * self.world_size)
         if real:
             sums.add(inputs, logprobs.detach(), entropy.detach(), found, float(loss.detach()))
 
@@ -453,3 +462,13 @@ def _active_rows(rows: Sequence[TrainingRow], goal: ObjectiveSettings) -> list[T
     if goal.needs_episode_ratio:
         return [row for row in trained if row.trajectory_id in moved]
     return [row for row in trained if np.any(row.advantages)]
+
+
+def _sampled_by(version: int, rows: Sequence[TrainingRow], max_tokens: int) -> list[TrainingRow]:
+    """The first rows with trained tokens that these weights sampled, as many as `max_tokens` hold, at least one if there is one."""
+    found: list[TrainingRow] = []
+    for row in rows:
+        own = row.num_trained and np.any(row.weight_versions[row.loss_mask] == version)
+        if own and (not found or sum(map(len, found)) + len(row) <= max_tokens):
+            found.append(row)
+    return found

@@ -3,7 +3,8 @@
 A task whose episodes all score alike teaches a group-based advantage nothing. Each task keeps an estimate of its mean
 score and of the variance among its episodes; tasks solved sometimes are preferred, and among them the harder ones. Unknown
 tasks count as solved half of the time. Every task keeps a floor, so that none is forgotten and a task that became solvable is found again.
-A score is judged beside the highest that was seen, since a reward of one's own need not end at 1.
+A score is judged beside the lowest and the highest that were seen, 0 included, since a reward of one's own need not lie
+between 0 and 1; one that is now and then a thousand times as large makes all other tasks look alike, and wants a bound.
 
 Invariants: a choice depends on the seed, on how many choices came before and on the observed scores alone; a curriculum
 that is saved and loaded chooses as the saved one would have.
@@ -35,14 +36,15 @@ class Curriculum:
         self._seed = seed
         self._choices = 0
         self._scores: dict[str, tuple[float, float]] = {}
-        self._highest = 0.0
+        self._lowest = self._highest = 0.0
 
-    def observe(self, task_id: str, scores: Sequence[float]) -> None:
-        """The scores of a finished group's episodes; failures, and all else below 0, count as 0."""
+    def observe(self, task_id: str, scores: Sequence[float | None]) -> None:
+        """The scores of a finished group's episodes; None for a failed one, which counts as the lowest score seen, or 0."""
         if not scores:
             return
-        counted = [max(0.0, score) for score in scores]
-        self._highest = max(self._highest, *counted)
+        given = [score for score in scores if score is not None]
+        self._lowest, self._highest = min([self._lowest, *given]), max([self._highest, *given])
+        counted = [self._lowest if score is None else score for score in scores]
         mean = sum(counted) / len(counted)
         variance = sum((score - mean) ** 2 for score in counted) / max(1, len(counted) - 1)
         old_mean, old_variance = self._scores.get(task_id, (mean, variance))
@@ -54,14 +56,14 @@ class Curriculum:
 
     def weight(self, task_id: str) -> float:
         """floor + (1 - floor) * min(1, 4 v) * (1 - p / 2), with p the estimated mean of the task's scores and v that of their
-        variance (ddof 1; p (1 - p) where a score is 0 or 1), in units of the highest score seen; p = 1/2 and v = 1/4 when the task
-        is unknown.
+        variance (ddof 1; p (1 - p) where a score is 0 or 1), of scores on the scale from the lowest (0) to the highest (1) seen;
+        p = 1/2 and v = 1/4 when the task is unknown.
         """
         p, v = 0.5, 0.25
         if task_id in self._scores:
             mean, variance = self._scores[task_id]
-            unit = self._highest or 1.0
-            p, v = mean / unit, variance / unit**2
+            unit = (self._highest - self._lowest) or 1.0
+            p, v = (mean - self._lowest) / unit, variance / unit**2
         return self.settings.floor + (1 - self.settings.floor) * min(1.0, 4 * v) * (1 - p / 2)
 
     def choose(self, candidates: Sequence[str], count: int) -> list[str]:
@@ -75,15 +77,16 @@ class Curriculum:
     def state_dict(self) -> dict[str, Any]:
         """Everything a resumed run needs, of JSON types alone."""
         scores = {task_id: list(both) for task_id, both in self._scores.items()}
-        return {"choices": self._choices, "scores": scores, "highest": self._highest}
+        return {"choices": self._choices, "scores": scores, "lowest": self._lowest, "highest": self._highest}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Goes on where the saved curriculum stood. Raises CheckpointError for a malformed state."""
         try:
-            choices, highest = int(state["choices"]), float(state.get("highest", 1.0))
+            choices, lowest, highest = int(state["choices"]), float(state["lowest"]), float(state["highest"])
             scores = {str(task_id): (float(mean), float(var)) for task_id, (mean, var) in state["scores"].items()}
         except (KeyError, TypeError, ValueError, AttributeError) as error:
             raise CheckpointError(
                 f"The saved curriculum is malformed ({error!r}); remove the newest checkpoint to resume from the one before."
             ) from error
-        self._choices, self._scores, self._highest = choices, scores, highest
+        self._choices, self._scores = choices, scores
+        self._lowest, self._highest = lowest, highest

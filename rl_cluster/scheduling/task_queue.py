@@ -1,4 +1,4 @@
-"""`TaskQueue`: which groups start next, and whether a finished one is worth training.
+"""`TaskQueue`: which groups start next.
 
 Invariants: groups whose work was lost come first, in their old order; then the ledger's order, or the curriculum's where
 there is one; every group still ends trained once or dropped once (see ledger.py).
@@ -15,12 +15,11 @@ from rl_cluster.scheduling.ledger import TaskLedger, Ticket
 
 
 class TaskQueue:
-    """The ledger with its optional curriculum and filter."""
+    """The ledger with its optional curriculum."""
 
-    def __init__(self, ledger: TaskLedger, curriculum: Curriculum | None, drop_without_signal: bool) -> None:
+    def __init__(self, ledger: TaskLedger, curriculum: Curriculum | None) -> None:
         self.ledger = ledger
         self.curriculum = curriculum
-        self.drop_without_signal = drop_without_signal
 
     def take(self, n: int) -> list[Ticket]:
         """Up to `n` groups, now in flight; fewer at the very end."""
@@ -31,14 +30,10 @@ class TaskQueue:
         chosen = self.curriculum.choose(list(startable), n - len(tickets))
         return [*tickets, *self.ledger.claim(startable[task_id] for task_id in chosen)]
 
-    def is_worth_training(self, ticket: Ticket, rewards: Sequence[float]) -> bool:
-        """Takes note of a finished group's rewards; False when all are equal and such groups are dropped.
-
-        The place of a dropped group is taken by another, since it no longer counts as open.
-        """
+    def observe(self, ticket: Ticket, scores: Sequence[float | None]) -> None:
+        """Takes note of a finished group's rewards, None for an episode that failed."""
         if self.curriculum is not None:
-            self.curriculum.observe(ticket.task_id, rewards)
-        return not self.drop_without_signal or min(rewards) < max(rewards)
+            self.curriculum.observe(ticket.task_id, scores)
 
     def state_dict(self) -> dict[str, Any]:
         """Everything a resumed run needs, of JSON types alone."""

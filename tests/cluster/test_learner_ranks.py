@@ -134,6 +134,32 @@ def test_update_two_ranks_that_share_prompts_take_the_step_of_one(
             np.testing.assert_allclose(after[name], alone[name], atol=1e-5, err_msg=name)
 
 
+def update_clipped(
+    rank: int, world: int, port: int, model: Path, stage: int, rows: list[TrainingRow], clip: float
+) -> tuple[Weights, Weights, dict[str, float]]:
+    # With so large an epsilon the step is the gradient over it.
+    with learner_rank(
+        model, rank, world, port, zero_stage=stage, micro_batch_tokens=48, grad_clip_norm=clip, adam_eps=1000.0
+    ) as learner:
+        before = parameters(learner)
+        metrics = learner.update(rows, UPDATE)
+        return before, parameters(learner), metrics
+
+
+@pytest.mark.parametrize("stage", [0, 1, 2, 3])
+def test_update_two_ranks_clip_the_gradient_of_all_ranks_together(
+    processes: Processes, model: Path, stage: int
+) -> None:
+    rows = make_rows(groups=1, per_group=5)
+    _, gradients = expected_gradients(model, rows)
+    norm = float(np.sqrt(sum((gradient**2).sum() for gradient in gradients.values())))
+    clip = norm / 20
+    for before, after, metrics in processes.call(DEADLINE_S, update_clipped, model, stage, rows, clip):
+        assert metrics["learner/grad_norm"] == pytest.approx(norm, rel=1e-4)
+        moved = float(np.sqrt(sum(((before[name] - after[name]) ** 2).sum() for name in before)))
+        assert moved * 1000 == pytest.approx(clip, rel=2e-2)
+
+
 @pytest.mark.parametrize("stage", [1, 2, 3])
 def test_update_two_ranks_with_adapters_agree_with_stage_0(processes: Processes, model: Path, stage: int) -> None:
     rows = make_rows(groups=1, per_group=5)
@@ -188,14 +214,16 @@ def test_update_two_ranks_with_an_objective_over_episodes_take_the_step_of_one(
 
 
 @pytest.mark.parametrize("stage", [0, 3])
+@pytest.mark.parametrize("version", [0, -2])
 @pytest.mark.parametrize("goal", ["gspo", "episode_weights"])
 def test_update_two_ranks_where_no_episode_has_an_advantage_is_a_step_that_moves_nothing(
-    processes: Processes, model: Path, stage: int, goal: str
+    processes: Processes, model: Path, stage: int, goal: str, version: int
 ) -> None:
-    """No rank has a micro-batch then, whose device a collective could take."""
+    """Also where no row was sampled by the learner's own version: no rank has a micro-batch then."""
     rows = split_rows()
     for row in rows:
         row.advantages = np.zeros_like(row.advantages)
+        row.weight_versions = np.where(row.loss_mask, version, -1).astype(np.int32)
     (settings,) = (each for name, each, _ in OBJECTIVES if name == goal)
     for before, after in processes.call(DEADLINE_S, update_objective, model, stage, rows, settings, None):
         for name in before:

@@ -17,7 +17,12 @@ TASKS = ["always", "never", "often", "seldom", "unknown"]
 
 def trained(seed: int = 0) -> Curriculum:
     curriculum = Curriculum(seed)
-    for task_id, scores in {"always": [1, 1], "never": [0, -1], "often": [1, 1, 1, 0], "seldom": [1, 0, 0, 0]}.items():
+    for task_id, scores in {
+        "always": [1, 1],
+        "never": [0, None],
+        "often": [1, 1, 1, 0],
+        "seldom": [1, 0, 0, 0],
+    }.items():
         curriculum.observe(task_id, scores)
     return curriculum
 
@@ -37,17 +42,19 @@ def test_weight_same_middling_score_every_time_teaches_nothing() -> None:
 
 
 def test_weight_scores_of_another_scale_are_judged_alike() -> None:
-    ours, theirs = Curriculum(0), Curriculum(0)
+    ours, theirs, below = Curriculum(0), Curriculum(0), Curriculum(0)
     for task_id, scores in {
         "often": [1, 1, 0.9, 0.1],
         "seldom": [1, 0.2, 0, 0],
         "stuck": [0.5, 0.5],
-        "never": [-1, 0],
+        "never": [None, 0],
     }.items():
         ours.observe(task_id, scores)
-        theirs.observe(task_id, [10 * score for score in scores])
+        theirs.observe(task_id, [None if score is None else 10 * score for score in scores])
+        below.observe(task_id, [None if score is None else score - 1 for score in scores])
     for task_id in ("often", "seldom", "stuck", "never", "unknown"):
         assert theirs.weight(task_id) == pytest.approx(ours.weight(task_id))
+        assert below.weight(task_id) == pytest.approx(ours.weight(task_id))
     restored = Curriculum(0)
     restored.load_state_dict(json.loads(json.dumps(theirs.state_dict())))
     assert restored.weight("seldom") == theirs.weight("seldom")
@@ -99,7 +106,7 @@ def test_ledger_startable_chosen_tasks_are_played_once_per_epoch() -> None:
 
 
 def test_queue_returned_groups_come_before_the_curriculums_choice() -> None:
-    queue = TaskQueue(TaskLedger(TASKS, seed=0, max_epochs=1), trained(), drop_without_signal=False)
+    queue = TaskQueue(TaskLedger(TASKS, seed=0, max_epochs=1), trained())
     lost = [ticket.group_id for ticket in queue.take(2)]
     queue.ledger.return_unfinished(lost)
     assert {ticket.group_id for ticket in queue.take(2)} == set(lost)
@@ -107,20 +114,12 @@ def test_queue_returned_groups_come_before_the_curriculums_choice() -> None:
 
 
 def test_queue_saved_and_loaded_takes_the_same_groups() -> None:
-    first = TaskQueue(TaskLedger(TASKS, seed=0, max_epochs=3), trained(), drop_without_signal=False)
+    first = TaskQueue(TaskLedger(TASKS, seed=0, max_epochs=3), trained())
     for ticket in first.take(2):
         first.ledger.finish(ticket.group_id)
         first.ledger.train(ticket.group_id, 1)
-    second = TaskQueue(TaskLedger(TASKS, seed=0, max_epochs=3), Curriculum(0), drop_without_signal=False)
+    second = TaskQueue(TaskLedger(TASKS, seed=0, max_epochs=3), Curriculum(0))
     second.load_state_dict(json.loads(json.dumps(first.state_dict())), TASKS, 3)
     assert first.take(4) == second.take(4)
     with pytest.raises(CheckpointError, match="task queue is malformed"):
         second.load_state_dict({}, TASKS, 3)
-
-
-def test_queue_group_without_signal_is_not_worth_training_where_that_is_asked_for() -> None:
-    for drop in (False, True):
-        queue = TaskQueue(TaskLedger(TASKS, seed=0, max_epochs=1), None, drop_without_signal=drop)
-        (ticket,) = queue.take(1)
-        assert queue.is_worth_training(ticket, [0.5, 0.5]) is not drop
-        assert queue.is_worth_training(ticket, [0.5, 0.25])

@@ -96,7 +96,7 @@ class Run:
         self.config: Config = load_config([*small, "tracking=none", *overrides])
         training = self.config.training
         self.ledger = TaskLedger(list(TASKS), 0, training.max_epochs)
-        queue = TaskQueue(self.ledger, None, training.drop_groups_without_signal)
+        queue = TaskQueue(self.ledger, None)
         self.policy = StalenessPolicy(self.config.staleness.max_steps_off_policy, training.global_batch_size)
         settings: Any = SimpleNamespace(rollout_max_retries=0, rollout_timeout=60.0, index_ids={"kb": "i"})
         self.log = EventLog()
@@ -295,6 +295,27 @@ def test_generation_group_without_signal_is_replaced(tmp_path: Path) -> None:
 
     worker = Worker(play)
     run = Run(tmp_path, [worker], "training.drop_groups_without_signal=true")
+    asyncio.run(run.steps(run.publish_to(worker)))
+    summary = run.ledger.summary()
+    assert summary["trained"] == 12
+    assert summary["dropped_by_reason"]["no_signal"] >= 20
+
+
+def test_generation_group_whose_best_are_equal_is_replaced_under_grpo_passk(tmp_path: Path) -> None:
+    """Their rewards differ, and still no episode has an advantage."""
+
+    async def play(worker: Worker, group_id: str, size: int) -> list[Trajectory]:
+        tied = len(worker.played) % 3
+        return [episode(group_id, worker.version, reward) for reward in ([0.0, 1.0, 1.0] if tied else [0.0, 0.5, 1.0])]
+
+    worker = Worker(play)
+    run = Run(
+        tmp_path,
+        [worker],
+        "training.drop_groups_without_signal=true",
+        "algorithm/advantage=grpo_passk",
+        "training.group_size=3",
+    )
     asyncio.run(run.steps(run.publish_to(worker)))
     summary = run.ledger.summary()
     assert summary["trained"] == 12

@@ -14,7 +14,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from rl_cluster.errors import LearnerError
+from rl_cluster.errors import LearnerError, SamplerDriftError
+from rl_cluster.learning.drift_alarm import check_drift
 from rl_cluster.learning.settings import LoraSettings
 from rl_cluster.sequences.row import TrainingRow
 from tests.helpers.tiny_learner import (
@@ -188,8 +189,23 @@ def test_update_no_advantage_at_all_changes_nothing_and_is_a_step(process: Proce
         row.advantages = np.zeros_like(row.advantages)
     ((before, after, metrics),) = process.call(DEADLINE_S, one_update, models[False], rows, {}, UPDATE)
     assert largest_gap(before, after) == 0
-    assert metrics["learner/loss"] == 0
+    assert metrics["learner/loss"] == metrics["learner/grad_norm"] == 0
     assert metrics["learner/skipped_rows"] == len(rows)
+
+
+def test_update_no_advantage_at_all_still_tells_a_sampler_of_other_weights(
+    process: Processes, models: dict[bool, Path]
+) -> None:
+    """Some rows of the learner's own version are scored, those of others are not."""
+    rows = make_rows()
+    for row in rows:
+        row.advantages = np.zeros_like(row.advantages)
+    for row in rows[1:]:
+        row.weight_versions = np.where(row.loss_mask, -1, row.weight_versions).astype(np.int32)
+    ((_, _, metrics),) = process.call(DEADLINE_S, one_update, models[False], rows, {}, UPDATE)
+    assert metrics["learner/own_version_tokens"] == metrics["learner/tokens"] == rows[0].num_trained
+    with pytest.raises(SamplerDriftError):
+        check_drift(metrics, 0.05)
 
 
 def test_update_clipped_gradient_has_the_allowed_norm(process: Processes, models: dict[bool, Path]) -> None:
