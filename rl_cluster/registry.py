@@ -21,14 +21,17 @@ class FileRegistry:
 
     def __init__(self, package: str, setting: str, shared: tuple[str, ...] = (), others: tuple[str, ...] = ()) -> None:
         self._package = package
+        self._names: list[str] = []
         self._setting = setting
         self._shared = shared
         self._others = others
 
     def names(self) -> list[str]:
-        """The files that can be chosen, sorted."""
-        path = importlib.import_module(self._package).__path__
-        return sorted(module.name for module in pkgutil.iter_modules(path) if module.name not in self._shared)
+        """The files that can be chosen, sorted; the folder is read once in a process."""
+        if not self._names:
+            modules = pkgutil.iter_modules(importlib.import_module(self._package).__path__)
+            self._names = sorted(module.name for module in modules if module.name not in self._shared)
+        return list(self._names)
 
     def module(self, name: Any) -> ModuleType:
         """The module of that name. Raises ConfigError where there is none, or where one of the user's own cannot be imported."""

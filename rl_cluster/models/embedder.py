@@ -10,6 +10,7 @@ import hashlib
 import importlib.util
 import json
 from collections.abc import Mapping, Sequence
+from functools import lru_cache
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -91,9 +92,16 @@ def embedder_digest(name: str) -> str:
     for file in sorted(folder.rglob("*")):
         if file.suffix in {".safetensors", ".bin", ".json", ".txt"}:
             digest.update(file.relative_to(folder).as_posix().encode())
-            with file.open("rb") as stream:
-                digest.update(hashlib.file_digest(stream, "sha256").digest())
+            state = file.stat()
+            digest.update(_file_digest(file, state.st_mtime_ns, state.st_size))
     return digest.hexdigest()[:16]
+
+
+@lru_cache(maxsize=256)
+def _file_digest(file: Path, changed_ns: int, size: int) -> bytes:
+    """sha256 of a file, read again only where it was written since (`changed_ns`, `size`)."""
+    with file.open("rb") as stream:
+        return hashlib.file_digest(stream, "sha256").digest()
 
 
 def most_tokens(config: Mapping[str, Any]) -> int | None:

@@ -129,7 +129,7 @@ def test_families_formats_are_detected(families: dict[str, Family]) -> None:
 
 
 def test_chat_renderer_without_template_is_a_model_error(tokenizer: Any) -> None:
-    bare = copy.deepcopy(tokenizer)
+    bare = copy.copy(tokenizer)
     bare.chat_template = None
     with pytest.raises(ModelError, match="has no chat template; save one with it"):
         ChatRenderer(bare, "user", False)
@@ -148,7 +148,7 @@ def test_chat_renderer_without_template_is_a_model_error(tokenizer: Any) -> None
 )
 def test_chat_renderer_template_with_chance_or_clock_is_a_model_error(tokenizer: Any, changes: str) -> None:
     """Ids that were sent could not be extended by what the same messages give a second time."""
-    changing = copy.deepcopy(tokenizer)
+    changing = copy.copy(tokenizer)
     changing.chat_template = changes + tokenizer.chat_template
     with pytest.raises(
         ModelError, match="renders the same messages differently twice; use one without clock or chance"
@@ -158,7 +158,7 @@ def test_chat_renderer_template_with_chance_or_clock_is_a_model_error(tokenizer:
 
 @pytest.mark.parametrize("changes", ["{{ ['a', 'b'] | random }}", "{{ raise_exception('no tools') }}"])
 def test_chat_renderer_template_that_errs_beside_tools_alone_is_a_model_error(tokenizer: Any, changes: str) -> None:
-    changing = copy.deepcopy(tokenizer)
+    changing = copy.copy(tokenizer)
     changing.chat_template = "{% if tools %}" + changes + "{% endif %}" + tokenizer.chat_template
     with pytest.raises(ModelError, match=r"differently twice|refuses a system message"):
         ChatRenderer(changing, "user", True)
@@ -166,7 +166,7 @@ def test_chat_renderer_template_that_errs_beside_tools_alone_is_a_model_error(to
 
 
 def test_chat_renderer_template_with_the_date_is_taken(tokenizer: Any) -> None:
-    dated = copy.deepcopy(tokenizer)
+    dated = copy.copy(tokenizer)
     dated.chat_template = "{{ strftime_now('%d %b %Y') }}" + tokenizer.chat_template
     prompt = ChatRenderer(dated, "user", False).first_prompt("system", QUESTION, [])
     assert str(datetime.now().year) in dated.decode(prompt)
