@@ -36,12 +36,13 @@ def build_index(
     from rl_cluster.retrieval.shards import cut
 
     # A task that reserves no CPU is given one thread by Ray; while an index is built, nothing else computes.
-    torch.set_num_threads(os.cpu_count() or 1)
+    cores = os.cpu_count() or 1
+    torch.set_num_threads(cores)
     corpus = read_corpus(path, corpus_name)
     settings = settings_from_config(search, corpus.locales or locales, parts)
     root = cache_root() / "indexes"
     index = SearchIndex.open_or_build(
-        corpus, settings, root, memory_gib=search["memory_gib"], devices=devices_from_config(search)
+        corpus, settings, root, memory_gib=search["memory_gib"], devices=devices_from_config(search), processes=cores
     )
     folder = str(root / index.index_id)
     cut(folder, search["shards"])

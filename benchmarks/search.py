@@ -64,7 +64,7 @@ def build(folder: Path, docs: int, questions: int, reference_docs: int) -> dict[
     figures |= _against_rank_bm25(texts[:reference_docs], asked)
     del texts
     started = clock()
-    SearchIndex.build(corpus, IndexSettings(parts=("lexical",)), folder / "index")
+    SearchIndex.build(corpus, IndexSettings(parts=("lexical",)), folder / "index", processes=os.cpu_count() or 1)
     figures["build_all_s"] = clock() - started
     return figures
 

@@ -1,10 +1,10 @@
-"""The figures of the search service for `benchmarks.search`: Ray Serve on this machine, one replica of each tool.
+"""The figures of the search service for `benchmarks.search`: Ray Serve on this machine, one replica of each tool unless said.
 
 `service_overhead_ms`: median of a call through a handle minus the median of the same search in process, one caller;
 `noop_p50_ms`, what a call of a deployment that does nothing takes such a caller, is the least that it can be.
 `service_vs_noop`: searches by word a second of 32 callers of one worker, whose waiting calls are sent as one, over the calls a
-second of 32 callers of a deployment that does nothing: the median of rounds in which both take turns, for machines change
-their speed. `vector_*`: 32 callers over a flat index, query embedding included;
+second of 32 callers of a deployment that does nothing, both with a replica for each core: the median of rounds in which both
+take turns, for machines change their speed. `service_vs_noop_one_replica`: with one of each. `vector_*`: 32 callers over a flat index, query embedding included;
 `vector_batching_gain` is against the same service with batches of one. `vs_single_process*`: 32 callers against a FastAPI
 process around the same index that answers one request at a time. The service embeds and compares vectors on all cores, the
 process on one or on all, whichever is quicker.
@@ -112,42 +112,50 @@ def _latencies(search: Callable[..., Any], tool: str, asked: Sequence[str]) -> n
 async def _word_search(folder: Path, asked: Sequence[str], in_process_ms: float) -> dict[str, float]:
     from ray import serve
 
-    await _start("words", str(folder / "index"), "bm25_search", max_batch=32)
-    client = _client("words", 32)
-
-    async def search(question: str) -> Any:
-        return await client.search("bm25_search", question, K, ())
-
     warm_up = asked[-_WARM_UP:]
-    single = await _load(search, warm_up, asked[:400], callers=1)
 
-    @serve.deployment(name="Noop", max_ongoing_requests=64, ray_actor_options={"num_cpus": 0})
     class Noop:
         async def answer(self, question: str) -> str:
             return question
 
-    handle = await asyncio.to_thread(serve.run, Noop.bind(), name="noop", route_prefix="/noop")
+    found = {}
+    for replicas in sorted({1, _THREADS}):
+        await _start("words", str(folder / "index"), "bm25_search", 32, replicas)
+        client = _client("words", 32, replicas)
+        deployment = serve.deployment(
+            name="Noop", num_replicas=replicas, max_ongoing_requests=64, ray_actor_options={"num_cpus": 0}
+        )(Noop)
+        handle = await asyncio.to_thread(serve.run, deployment.bind(), name="noop", route_prefix="/noop")
 
-    async def noop(question: str) -> Any:
-        return await handle.answer.remote(question)
+        async def search(question: str, client: Any = client) -> Any:
+            return await client.search("bm25_search", question, K, ())
 
-    nothing = await _load(noop, warm_up, asked[:400], callers=1)
-    rounds = [
-        (await _load(search, warm_up, asked, CALLERS), await _load(noop, warm_up, asked, CALLERS))
-        for _ in range(_ROUNDS)
-    ]
-    searches_per_s = float(np.median([many.per_s for many, _ in rounds]))
-    await asyncio.to_thread(serve.delete, "noop")
-    await _stop("words")
-    single_process = await _single_process(str(folder / "index"), "lexical", asked[-_WARM_UP:], asked)
+        async def noop(question: str, handle: Any = handle) -> Any:
+            return await handle.answer.remote(question)
+
+        alone = [await _load(call, warm_up, asked[:400], callers=1) for call in (search, noop)]
+        rounds = [[await _load(call, warm_up, asked, CALLERS) for call in (search, noop)] for _ in range(_ROUNDS)]
+        found[replicas] = alone, rounds
+        await asyncio.to_thread(serve.delete, "noop")
+        await _stop("words")
+    single_process = await _single_process(str(folder / "index"), "lexical", warm_up, asked)
+    (single, nothing), one_replica = found[1]
+    rounds = found[_THREADS][1]
+
+    def median(values: Any) -> float:
+        return float(np.median(list(values)))
+
+    searches_per_s = median(many.per_s for many, _ in rounds)
     return {
         "in_process_p50_ms": in_process_ms,
         "service_p50_ms": single.median_ms,
         "service_overhead_ms": single.median_ms - in_process_ms,
         "noop_p50_ms": nothing.median_ms,
+        "replicas": _THREADS,
         "service_calls_per_s": searches_per_s,
-        "noop_calls_per_s": float(np.median([idle.per_s for _, idle in rounds])),
-        "service_vs_noop": float(np.median([many.per_s / idle.per_s for many, idle in rounds])),
+        "noop_calls_per_s": median(idle.per_s for _, idle in rounds),
+        "service_vs_noop": median(many.per_s / idle.per_s for many, idle in rounds),
+        "service_vs_noop_one_replica": median(many.per_s / idle.per_s for many, idle in one_replica),
         "single_process_bm25_per_s": single_process.per_s,
         "vs_single_process_bm25": searches_per_s / single_process.per_s,
     }
@@ -215,14 +223,19 @@ async def _load(
     return _Load(await play(asked), time.perf_counter() - started)
 
 
-async def _start(app: str, folder: str, tool: str, max_batch: int) -> None:
+async def _start(app: str, folder: str, tool: str, max_batch: int, replicas: int = 1) -> None:
     from actors.search_service import start_search
     from rl_cluster.environments.search_tools import SearchToolSettings
     from rl_cluster.service.settings import CallLimits, ServiceSettings
 
-    limits = CallLimits(60.0, max_batch, 2)
     settings = ServiceSettings(
-        SearchToolSettings(K, 100, (tool,)), limits, "127.0.0.1", _PORT, threads_per_replica=_THREADS
+        SearchToolSettings(K, 100, (tool,)),
+        CallLimits(60.0, max_batch, 2 * replicas),
+        "127.0.0.1",
+        _PORT,
+        min_replicas=replicas,
+        max_replicas=replicas,
+        threads_per_replica=_THREADS,
     )
     await asyncio.to_thread(start_search, {"kb": folder}, app, settings)
 
@@ -233,12 +246,12 @@ async def _stop(app: str) -> None:
     await asyncio.to_thread(stop_search, app)
 
 
-def _client(app: str, max_batch: int) -> Any:
+def _client(app: str, max_batch: int, replicas: int = 1) -> Any:
     from actors.search_client import ServeSearchClient
     from rl_cluster.service.settings import CallLimits
 
     # As many calls at once as there are callers where each carries one request.
-    return ServeSearchClient(app, CallLimits(60.0, max_batch, 2 if max_batch > 1 else CALLERS))
+    return ServeSearchClient(app, CallLimits(60.0, max_batch, 2 * replicas if max_batch > 1 else CALLERS))
 
 
 async def _single_process(

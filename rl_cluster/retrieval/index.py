@@ -120,13 +120,16 @@ class SearchIndex:
         *,
         embedder: Embedder | None = None,
         devices: Devices | None = None,
+        processes: int = 1,
     ) -> SearchIndex:
         """Builds the index of `corpus` into `folder`, which must not exist or be empty, and opens it.
 
-        `embedder` replaces the one that `settings` names (its vectors are not part of the content id). Raises
-        IndexBuildError where the folder cannot be written; embeddings made so far are kept beside it for the next try.
+        `embedder` replaces the one that `settings` names (its vectors are not part of the content id). `processes` over 1 cut the
+        texts of a large collection into words; they are started anew, so the script that asks for them must do its work below
+        `if __name__ == "__main__":`. Raises IndexBuildError where the folder cannot be written; embeddings made so far are kept
+        beside it for the next try.
         """
-        index_build.build(corpus, settings, Path(folder), embedder, devices=devices)
+        index_build.build(corpus, settings, Path(folder), embedder, devices=devices, processes=processes)
         return cls.open(folder, embedder=embedder, devices=devices)
 
     @classmethod
@@ -183,8 +186,9 @@ class SearchIndex:
         embedder: Embedder | None = None,
         memory_gib: float | None = None,
         devices: Devices | None = None,
+        processes: int = 1,
     ) -> SearchIndex:
-        """Opens the index of `corpus` under `cache_root`, building it first where it is missing or damaged.
+        """Opens the index of `corpus` under `cache_root`, building it first where it is missing or damaged; `processes` as in `build`.
 
         Raises ConfigError, before anything is built, where it does not fit into `memory_gib` (None: the machine's).
         """
@@ -195,7 +199,7 @@ class SearchIndex:
             except IndexFormatError:
                 index_build.discard(folder)
         try:
-            index_build.build(corpus, settings, folder, embedder, memory_gib, devices)
+            index_build.build(corpus, settings, folder, embedder, memory_gib, devices, processes)
         except (OSError, IndexFormatError):
             # Another process may have finished the same folder first: then it is as good as ours.
             if not (folder / "manifest.json").is_file():

@@ -71,6 +71,7 @@ def build(
     embedder: Embedder | None,
     memory_gib: float | None = None,
     devices: Devices | None = None,
+    processes: int = 1,
 ) -> None:
     """Builds the index of `corpus` into `folder`; see `SearchIndex.build`."""
     if folder.exists() and any(folder.iterdir()):
@@ -90,10 +91,12 @@ def build(
     partial = folder.with_name(f".{folder.name}.{uuid.uuid4().hex[:8]}.partial")
     try:
         partial.mkdir(parents=True)
-        _write(partial, folder, corpus, settings, identity, embedder, digest)
+        _write(partial, folder, corpus, settings, identity, embedder, digest, processes)
         if folder.exists():
             folder.rmdir()
         partial.rename(folder)
+    except IndexBuildError:
+        raise
     except OSError as error:
         raise IndexBuildError(
             f"{folder}: the index cannot be written ({error}); make room or choose another folder."
@@ -119,6 +122,7 @@ def _write(
     identity: str,
     embedder: Embedder | None,
     digest: str,
+    processes: int,
 ) -> None:
     """`target`: the folder's later name; `digest`: that of the embedder."""
     write_documents(folder, in_order(corpus))
@@ -128,7 +132,7 @@ def _write(
     if "lexical" in settings.parts:
         blocks = (ordered.texts(start, start + _TEXT_ROWS) for start in range(0, len(ordered), _TEXT_ROWS))
         texts = (f"{title}\n{text}" for block in blocks for title, text in block)
-        lexical = LexicalIndex.build(texts, settings.lexical, processes=os.cpu_count() or 1)
+        lexical = LexicalIndex.build(texts, settings.lexical, processes)
         lexical.save(folder / "lexical")
     if "vector" in settings.parts:
         from rl_cluster.retrieval.vector import VectorIndex

@@ -1,8 +1,9 @@
 """BM25 with bm25s: its formulas, its matrix of weights with terms as columns, and its files.
 
 bm25s returns documents that share no word with the query, fails where k exceeds the collection and leaves ties to
-chance; and it counts terms in Python. So terms are counted by `postings`, and the k best are chosen by `max_score`. It is
-imported to build and to write only: it loads numba, which would take a third of the memory of a process that serves.
+chance; and it counts terms in Python. So terms are counted by `postings`, and here the columns of a query's terms are
+added and the k best are chosen. It is imported to build and to write only: it loads numba, which would take a third of
+the memory of a process that serves.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ from typing import Any
 import numpy as np
 
 from rl_cluster.retrieval.arrays import load_array
-from rl_cluster.retrieval.max_score import LONG_COLUMN, Column, best_documents, best_of_all
+from rl_cluster.retrieval.ordering import top_above
 from rl_cluster.retrieval.postings import Postings, count_terms
 from rl_cluster.retrieval.string_table import StringTable
 from rl_cluster.retrieval.token_blocks import TokenBlock
@@ -60,7 +61,6 @@ class Bm25sBackend:
         self._term_numbers = term_numbers
         self._constants = constants
         self._local = threading.local()
-        self._largest: dict[int, float] = {}
 
     def __len__(self) -> int:
         return self._matrix.num_documents
@@ -83,30 +83,11 @@ class Bm25sBackend:
         terms = self._terms(tokens)
         if not terms:
             return []
-        columns = [self._column(term, times) for term, times in terms.items()]
-        # A term of idf 0 (in more than half of all documents, with some variants) still makes a document match.
-        if any(column.bound == 0 for column in columns):
-            best, scores = best_of_all(columns, k, len(self), allowed)
-        else:
-            # Taken out while it is in use: one that an error left half filled is not used again.
-            zeros = self._local.__dict__.pop("zeros", None)
-            zeros = np.zeros(len(self), np.float64) if zeros is None else zeros
-            best, scores = best_documents(columns, k, zeros, allowed)
-            self._local.zeros = zeros
+        scores, floor = self._scores(terms, allowed)
+        best = top_above(scores, floor, k)
         absent = self._matrix.absent
         base = 0.0 if absent is None else sum(float(absent[term]) * times for term, times in terms.items())
-        return [(int(i), float(score) + base) for i, score in zip(best, scores, strict=True)]
-
-    def _column(self, term: int, times: int) -> Column:
-        matrix = self._matrix
-        entries = slice(int(matrix.starts[term]), int(matrix.starts[term + 1]))
-        weights = matrix.data[entries]
-        largest = self._largest.get(term)
-        if largest is None:
-            largest = float(weights.max(initial=0.0))
-            if len(weights) >= LONG_COLUMN:
-                self._largest[term] = largest
-        return Column(matrix.documents[entries], weights, times, times * largest)
+        return [(int(i), float(scores[i]) + base) for i in best]
 
     def _terms(self, tokens: Sequence[str]) -> dict[int, int]:
         """Term number -> how often it occurs among the tokens, in ascending order of numbers."""
@@ -117,6 +98,34 @@ class Bm25sBackend:
                 term = int(self._term_numbers[rank])
                 terms[term] = terms.get(term, 0) + 1
         return dict(sorted(terms.items()))
+
+    def _scores(self, terms: dict[int, int], allowed: np.ndarray | None) -> tuple[np.ndarray, float]:
+        """One score per document, float64, and the value that those of no interest do not exceed."""
+        matrix = self._matrix
+        scores = getattr(self._local, "scores", None)
+        if scores is None:
+            scores = self._local.scores = np.empty(len(self), np.float64)
+        scores.fill(0.0)
+        weightless = []
+        for term, times in terms.items():
+            column = slice(int(matrix.starts[term]), int(matrix.starts[term + 1]))
+            documents = matrix.documents[column]
+            if len(documents) and matrix.data[column.start] == 0:
+                weightless.append(documents)
+            else:
+                # Sums of a few float32 numbers are exact in float64, so that neither the order of the words nor a
+                # division into shards can change a score. `add.at` is the quickest way where both types agree.
+                np.add.at(scores, documents, times * matrix.data[column].astype(np.float64))
+        floor = 0.0
+        if weightless:
+            # A term of idf 0 (in more than half of all documents, with some variants) still makes a document match.
+            matching = scores > 0
+            for documents in weightless:
+                matching[documents] = True
+            scores[~matching] = floor = -np.inf
+        if allowed is not None:
+            scores[~allowed] = floor
+        return scores, floor
 
     def cut(self, start: int, stop: int) -> Bm25sBackend:
         """The documents at positions `start` to `stop`, which become 0 and so on, with the weights they have among all."""

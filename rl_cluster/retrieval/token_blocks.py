@@ -81,8 +81,8 @@ def _shared_out(blocks: Iterable[tuple[str, ...]], settings: AnalysisSettings, p
             yield pending.popleft().result()
     except BrokenProcessPool as error:
         raise IndexBuildError(
-            "A process that cuts texts into words was killed, most likely for lack of memory; free some memory of this machine and "
-            "build again."
+            "A process that cuts texts into words was killed, most likely for lack of memory, or could not start, where a script does "
+            "its work outside of `if __name__ == '__main__':`; free some memory of this machine, or correct the script."
         ) from error
     finally:
         pool.shutdown(cancel_futures=True)
