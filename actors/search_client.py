@@ -27,11 +27,13 @@ from rl_cluster.environments.hits import FoundDocument
 from rl_cluster.environments.search_tools import ReadPart, SearchClient
 from rl_cluster.errors import (
     DeadlineError,
+    IndexFormatError,
     RLClusterError,
     SearchRequestError,
     ToolTimeoutError,
     ToolUnavailableError,
 )
+from rl_cluster.retrieval.conditions import check_conditions
 from rl_cluster.service.coalescer import Coalescer
 from rl_cluster.service.http_search import HttpSearchClient, http_search_settings
 from rl_cluster.service.merging import described, merged
@@ -102,12 +104,16 @@ class ServeSearchClient:
             raise SearchRequestError(
                 f"There is no tool {str(request.tool)[:80]!r}; use one of {', '.join(SEARCH_TOOLS)}."
             )
+        _check_types(request, query=request.query)
+        if request.filters is not None:
+            check_conditions(request.filters)
         answer = await self._ask(request.tool, request)
         assert isinstance(answer, SearchAnswer)
         return answer
 
     async def read_index(self, request: DocumentRequest) -> DocumentAnswer:
         """Raises SearchRequestError, ToolTimeoutError or ToolUnavailableError."""
+        _check_types(request, doc_id=request.doc_id)
         answer = await self._ask(self.documents_from, request)
         assert isinstance(answer, DocumentAnswer)
         return answer
@@ -137,6 +143,8 @@ class ServeSearchClient:
 
     async def swap(self, name: str, folder: str) -> IndexDescription:
         """Makes `name` stand for the index in `folder` at all replicas. Raises IndexFormatError, DeadlineError."""
+        if not folder.isprintable():
+            raise IndexFormatError(f"The folder {folder!r} is no path; give that of an index.")
         try:
             registry = ray.get_actor(registry_name(self.app_name), NAMESPACE)
             await within(SWAP_TIMEOUT_S + 10, registry.swap.remote(name, folder, SWAP_TIMEOUT_S))
@@ -158,7 +166,7 @@ class ServeSearchClient:
         try:
             reply = await within(request.deadline - now, self._line(tool).submit(request))
         except TimeoutError as error:
-            raise ToolTimeoutError(f"{tool} did not answer within {request.deadline - now:.1f} s.") from error
+            raise ToolTimeoutError(f"{tool} did not answer within {max(0.0, request.deadline - now):.1f} s.") from error
         if isinstance(reply, RLClusterError):
             raise reply
         return reply
@@ -240,6 +248,20 @@ def open_search(access: SearchAccess) -> CorpusClients:
     if access.search.external is not None:
         return HttpSearchClient(http_search_settings(access.search))
     return ServeSearchClient(access.app_name, call_limits(access.search), documents_tool(access.tools))
+
+
+def _check_types(request: Request, **texts: Any) -> None:
+    """Raises SearchRequestError where a value is no text: requests travel together, and one that cannot be packed or understood must
+    not stop the others."""
+    for name, value in {**texts, "index": "" if request.index is None else request.index}.items():
+        if not isinstance(value, str):
+            raise SearchRequestError(f"The {name} is a {type(value).__name__}; give a text.")
+    wrong = next((doc_id for doc_id in request.excluded if not isinstance(doc_id, str)), None)
+    if wrong is not None:
+        raise SearchRequestError(f"An excluded id is a {type(wrong).__name__}; give texts.")
+    number = request.k if isinstance(request, SearchRequest) else request.part
+    if not isinstance(number, int) or isinstance(number, bool) or abs(number) > 1 << 31:
+        raise SearchRequestError(f"The number asked for is {repr(number)[:80]}; give a whole one.")
 
 
 def _first_line(error: Exception) -> str:

@@ -191,8 +191,9 @@ def _jsonl_rows(path: Path) -> Iterator[_Row]:
                 row = json.loads(line.decode("utf-8"))
             except UnicodeDecodeError as error:
                 raise DataError(f"{path}: row {number} is not UTF-8 ({error.reason}); save it as UTF-8.") from error
-            except json.JSONDecodeError as error:
-                raise DataError(f"{path}: row {number} is not JSON ({error.msg}); write one object a line.") from error
+            except (ValueError, RecursionError) as error:
+                said = getattr(error, "msg", str(error))
+                raise DataError(f"{path}: row {number} is not JSON ({said}); write one object a line.") from error
             if not isinstance(row, dict):
                 raise DataError(f"{path}: row {number} is a {type(row).__name__}; write one JSON object a line.")
             doc_id = next((row[key] for key in ("doc_id", "id", "_id") if row.get(key) is not None), None)
@@ -283,11 +284,17 @@ def _metadata_json(metadata: Any, at: str) -> str:
     if isinstance(metadata, str):
         try:
             metadata = json.loads(metadata)
-        except json.JSONDecodeError as error:
-            raise DataError(f"{at} has metadata that is not JSON ({error.msg}); write a JSON object.") from error
+        except (ValueError, RecursionError) as error:
+            said = getattr(error, "msg", str(error))
+            raise DataError(f"{at} has metadata that is not JSON ({said}); write a JSON object.") from error
     if not isinstance(metadata, dict):
         raise DataError(f"{at} has the metadata {metadata!r}; write a JSON object.")
-    return json.dumps(metadata, ensure_ascii=False, sort_keys=True)
+    try:
+        return json.dumps(metadata, ensure_ascii=False, sort_keys=True)
+    except (ValueError, RecursionError) as error:
+        raise DataError(
+            f"{at} has metadata that cannot be written as JSON ({error}); write a plainer object."
+        ) from error
 
 
 def _batched(items: Iterable[_T], size: int) -> Iterator[tuple[_T, ...]]:

@@ -22,25 +22,30 @@ _ASTRAL_HAN = "\U00020000-\U0003ffff"
 _ASTRAL_WORDS = "\U00010000-\U0001cfff"
 
 
-def _classes() -> tuple[str, str]:
-    """Character classes of a regular expression: (letters, digits and marks of spaced scripts, of unspaced ones).
+def _classes() -> tuple[str, str, str]:
+    """Character classes of a regular expression: (letters, digits and marks of spaced scripts, of unspaced ones, and
+    format characters, which are never seen).
 
     They are spelt out because Python's `\\w` leaves combining marks out, which would cut Indic words in pieces; a class
     of this form is also faster than a negated one.
     """
-    found: tuple[list[list[int]], list[list[int]]] = ([], [])
+    found: tuple[list[list[int]], ...] = ([], [], [])
     for code in range(0x10000):
         char = chr(code)
-        if not (char.isalnum() or unicodedata.category(char) in ("Mn", "Mc") or char in JOINERS):
+        category = unicodedata.category(char)
+        if char.isalnum() or category in ("Mn", "Mc") or char in JOINERS:
+            number = int(not char.isdigit() and any(low <= code <= high for low, high in _UNSPACED_BLOCKS))
+        elif category == "Cf":
+            number = 2
+        else:
             continue
-        unspaced = not char.isdigit() and any(low <= code <= high for low, high in _UNSPACED_BLOCKS)
-        ranges = found[unspaced]
+        ranges = found[number]
         if ranges and ranges[-1][1] == code - 1:
             ranges[-1][1] = code
         else:
             ranges.append([code, code])
-    spaced, unspaced_class = ("".join(f"\\u{low:04x}-\\u{high:04x}" for low, high in ranges) for ranges in found)
-    return spaced + _ASTRAL_WORDS, unspaced_class + _ASTRAL_HAN
+    spaced, unspaced, formats = ("".join(f"\\u{low:04x}-\\u{high:04x}" for low, high in ranges) for ranges in found)
+    return spaced + _ASTRAL_WORDS, unspaced + _ASTRAL_HAN, formats
 
 
-SPACED, UNSPACED = _classes()
+SPACED, UNSPACED, FORMAT = _classes()

@@ -1,6 +1,6 @@
 """Text -> tokens for word search.
 
-Words are runs of Unicode letters, digits and their combining marks, case-folded. A run that is joined by `-`, `_`,
+Words are runs of Unicode letters, digits and their combining marks, case-folded, without format characters. A run that is joined by `-`, `_`,
 `.`, `/` or `:` and looks like an identifier (`PRJ-4411-B`, `v2.3.1`, `E_TIMEOUT`) gives one token for the whole and one
 for each part, so that it is found exactly and by its parts. Scripts without spaces between words (Chinese, Japanese,
 Thai, ...) and Korean give every character and every pair of neighbours: a pair stands for a word, and a word of one
@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from itertools import chain
 from typing import Any
 
-from rl_cluster.datasets.scripts import JOINERS, SPACED, UNSPACED
+from rl_cluster.datasets.scripts import FORMAT, JOINERS, SPACED, UNSPACED
 from rl_cluster.datasets.text import clean
 from rl_cluster.errors import ConfigError
 from rl_cluster.retrieval.languages import LANGUAGES, STEMMERS, STOP_WORDS, UNMARKED
@@ -33,6 +33,7 @@ _CHARACTERS_PER_CACHED_RUN = 16
 
 _RUN = re.compile(f"[{SPACED}]+(?:[-_./:][{SPACED}]+)*|[{UNSPACED}]+")
 _ASCII_RUN = re.compile("[A-Za-z0-9]+(?:[-_./:][A-Za-z0-9]+)*")
+_FORMAT = re.compile(f"[{FORMAT}]+")
 _PART = re.compile(f"[{SPACED}]+")
 _STARTS_UNSPACED = re.compile(f"[{UNSPACED}]")
 _PUNCTUATION = ".,;:!?()[]\"'"
@@ -83,7 +84,8 @@ class Analyzer:
         """Tokens in the order of the text; the whole of an identifier comes before its parts."""
         if self.settings.analyzer == "whitespace":
             return text.split()
-        normal = text if text.isascii() else unicodedata.normalize("NFKC", text)
+        # A soft hyphen or a zero-width space stands inside a word, which is shown without it.
+        normal = text if text.isascii() else _FORMAT.sub("", unicodedata.normalize("NFKC", text))
         return list(chain.from_iterable(map(self._cache.__getitem__, _RUN.findall(normal))))
 
     def tokens_of_seldom(self, word: str) -> tuple[str, ...] | None:

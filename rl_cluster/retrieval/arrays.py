@@ -17,7 +17,7 @@ def load_array(path: Path, dtype: DTypeLike, axes: int) -> np.ndarray:
     """
     try:
         array = np.load(path, mmap_mode="r", allow_pickle=False)
-    except (OSError, ValueError, EOFError) as error:
+    except Exception as error:  # the reader of a header raises whatever Python's own parser does
         raise IndexFormatError(f"{path}: it cannot be read ({error}); delete the index and build again.") from error
     if array.dtype != np.dtype(dtype) or array.ndim != axes:
         raise IndexFormatError(

@@ -106,7 +106,7 @@ class FilterIndex:
         columns = self._columns[field]
         if len(kinds) != 1 or (kind := kinds.pop()) not in columns:
             held = " and ".join(_KINDS[known] for known in sorted(columns))
-            shown = ", ".join(repr(value) for value in values)
+            shown = ", ".join(repr(value)[:80] for value in values)
             raise SearchRequestError(f"The filter on {field!r} has the value {shown}, but the field holds {held}.")
         return columns[kind]
 

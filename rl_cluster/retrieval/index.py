@@ -7,7 +7,7 @@ however many come at once. Documents lie in the order of their ids, so that ties
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -20,6 +20,7 @@ from rl_cluster.errors import IndexFormatError, SearchRequestError, UnknownDocum
 from rl_cluster.models.embedder import Embedder
 from rl_cluster.retrieval import index_build
 from rl_cluster.retrieval.analysis import Analyzer
+from rl_cluster.retrieval.conditions import check_conditions
 from rl_cluster.retrieval.devices import Devices
 from rl_cluster.retrieval.documents import DocumentStore
 from rl_cluster.retrieval.exclusion import Exclusions
@@ -302,8 +303,8 @@ class SearchIndex:
 
     def _allowed(self, excluded: Collection[str], filters: Filters | None) -> np.ndarray | None:
         """bool `[documents]`, true for those that may be shown; None where all may."""
-        if filters is not None and not isinstance(filters, Mapping):
-            raise SearchRequestError(f"The filters are a {type(filters).__name__}; give an object of field: condition.")
+        if filters is not None:
+            check_conditions(filters)
         allowed = self._filters.allowed(filters) if filters else None
         banned = self._exclusions.positions(excluded) if excluded else None
         if banned is not None and len(banned):

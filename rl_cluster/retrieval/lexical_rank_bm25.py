@@ -74,4 +74,8 @@ class RankBm25Backend:
         lengths = load_array(folder / "lengths.npy", np.int64, 1).tolist()
         if len(lengths) != num_documents:
             raise IndexFormatError(f"{folder}: it holds {len(lengths)} documents of {num_documents}; build it again.")
-        return cls.build(([words[next(tokens)] for _ in range(n)] for n in lengths), method, k1, b, delta)
+        try:
+            documents = [[words[next(tokens)] for _ in range(n)] for n in lengths]
+        except (IndexError, StopIteration) as error:
+            raise IndexFormatError(f"{folder}: its tokens are damaged; delete the index and build again.") from error
+        return cls.build(documents, method, k1, b, delta)

@@ -17,7 +17,7 @@ from typing import Any
 from rl_cluster.errors import IndexFormatError
 from rl_cluster.retrieval.settings import IndexSettings, settings_from_state
 
-FORMAT_VERSION = 5
+FORMAT_VERSION = 6
 MANIFEST_FILE = "manifest.json"
 _LIBRARIES = ("bm25s", "rank-bm25", "faiss-cpu", "faiss-gpu", "sentence-transformers", "numpy", "pyarrow", "PyStemmer")
 
@@ -49,6 +49,8 @@ def write_manifest(folder: Path, settings: IndexSettings, entries: dict[str, Any
 
 def read_manifest(folder: Path) -> tuple[dict[str, Any], IndexSettings]:
     """Raises IndexFormatError where the folder is no complete index of this format."""
+    if not folder.is_dir():
+        raise IndexFormatError(f"{folder}: there is no such folder; give that of an index, or build it.")
     try:
         manifest = json.loads((folder / MANIFEST_FILE).read_text(encoding="utf-8"))
     except (OSError, ValueError) as error:
@@ -58,8 +60,10 @@ def read_manifest(folder: Path) -> tuple[dict[str, Any], IndexSettings]:
         raise IndexFormatError(f"{folder}: its format is {found!r}, not {FORMAT_VERSION}; delete it and build again.")
     try:
         settings = settings_from_state(manifest["settings"])
-        files, made_by = manifest["files"], manifest["tokens"]
-        _ = manifest["content_id"], manifest["num_documents"], manifest["commits"]
+        files, made_by = dict(manifest["files"]), manifest["tokens"]
+        _ = manifest["content_id"], manifest["num_documents"], dict(manifest["commits"])
+        if not files or not dict(manifest["answers"]):
+            raise ValueError("it names no files or no known answers")
     except (KeyError, TypeError, ValueError) as error:
         raise IndexFormatError(
             f"{folder}: its settings cannot be read ({error}); delete it and build again."

@@ -13,6 +13,8 @@ from rl_cluster.retrieval.lexical import LexicalIndex
 
 _WORDS = 6
 _RESULTS = 3
+_CHARACTERS = 200
+"""Of a question: where no spaces part words, six of them are a whole text."""
 
 
 def known_answers(documents: DocumentStore, lexical: LexicalIndex | None, vector: Any | None) -> dict[str, Any]:
@@ -21,7 +23,9 @@ def known_answers(documents: DocumentStore, lexical: LexicalIndex | None, vector
     answers: dict[str, Any] = {}
     if lexical is not None:
         queries = [
-            " ".join(f"{title} {text}".split()[:_WORDS]) for p in asked for title, text in documents.texts(p, p + 1)
+            " ".join(f"{title[:_CHARACTERS]} {text[:_CHARACTERS]}".split()[:_WORDS])[:_CHARACTERS]
+            for p in asked
+            for title, text in documents.texts(p, p + 1)
         ]
         answers["lexical"] = [[query, _positions(lexical.search(query, _RESULTS))] for query in queries]
     if vector is not None:

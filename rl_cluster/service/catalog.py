@@ -6,12 +6,13 @@ open until they end; a request whose deadline has passed is not computed; no req
 
 from __future__ import annotations
 
+import logging
 import time
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
 from rl_cluster.datasets.text import MAX_PART_CHARACTERS, MAX_TITLE_CHARACTERS, clean, clean_lines, limited
-from rl_cluster.errors import RLClusterError, SearchRequestError, ToolTimeoutError
+from rl_cluster.errors import RLClusterError, SearchRequestError, ToolTimeoutError, ToolUnavailableError
 from rl_cluster.retrieval.devices import Devices
 from rl_cluster.retrieval.hit import Hit
 from rl_cluster.retrieval.index import Query, SearchIndex
@@ -27,6 +28,8 @@ from rl_cluster.service.values import (
     SearchAnswer,
     SearchRequest,
 )
+
+logger = logging.getLogger("ray.serve")
 
 
 class IndexCatalog:
@@ -92,13 +95,26 @@ class IndexCatalog:
                     together.setdefault((index.index_id, _kind(request)), []).append(place)
             except RLClusterError as error:
                 replies[place] = error
+            except Exception as error:
+                logger.exception("A request failed unexpectedly.")
+                replies[place] = _failed(error)
         by_id = {index.index_id: index for index in active.values()}
         for (index_id, kind), places in together.items():
             # Word search is answered one by one in any case: then the deadline is looked at before each.
             for group in [[place] for place in places] if kind == "lexical" else [places]:
                 searches = [requests[place] for place in group]
-                replies.update(zip(group, self._search(by_id[index_id], kind, searches), strict=True))
+                replies.update(zip(group, self._search_apart(by_id[index_id], kind, searches), strict=True))
         return [replies[place] for place in range(len(requests))]
+
+    def _search_apart(self, index: SearchIndex, kind: str, requests: Sequence[Request]) -> list[Reply]:
+        """As `_search`; where something fails unexpectedly, such as a damaged file, only the requests that meet it do."""
+        try:
+            return self._search(index, kind, requests)
+        except Exception as error:
+            logger.exception("%d requests failed unexpectedly.", len(requests))
+            if len(requests) == 1:
+                return [_failed(error)]
+            return [reply for request in requests for reply in self._search_apart(index, kind, [request])]
 
     def _search(self, index: SearchIndex, kind: str, requests: Sequence[Request]) -> list[Reply]:
         replies: list[Reply | None] = []
@@ -128,6 +144,13 @@ class IndexCatalog:
         return ToolTimeoutError(
             f"The deadline of a request had passed by {over:.1f} s when its turn came; nothing was done."
         )
+
+
+def _failed(error: Exception) -> ToolUnavailableError:
+    said = next(iter(str(error).splitlines()), "")[:200]
+    return ToolUnavailableError(
+        f"A request failed unexpectedly ({type(error).__name__}: {said}); the log of its replica says more."
+    )
 
 
 def _kind(request: SearchRequest) -> str:

@@ -1,7 +1,8 @@
 """The HTTP interface of the search service: a FastAPI application over a backend that answers requests.
 
 Every failure has a status and the body {"error": {"type", "message"}}: 422 for a wrong request, 404 for an unknown document,
-503 with Retry-After where the service has no room or no replica, 504 where the deadline passed.
+503 with Retry-After where the service has no room or no replica, 504 where the deadline passed. Where more requests wait than the
+ingress takes, Ray Serve's proxy answers 503 in plain text of its own, which no metric here counts.
 """
 
 from __future__ import annotations

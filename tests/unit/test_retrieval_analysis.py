@@ -62,6 +62,7 @@ def test_analyzer_identifier_inside_chinese_text_is_found() -> None:
         ("\uff21\uff22\uff23\uff11\uff12", ["abc12"]),
         ("\x00nul\x00bytes", ["nul", "bytes"]),
         ("½ ² x", ["1", "2", "2", "x"]),
+        ("boi\u00adler zero\u200bwidth word\u2060joiner", ["boiler", "zerowidth", "wordjoiner"]),
     ],
 )
 def test_analyzer_words_of_any_script_keep_their_marks(text: str, tokens: list[str]) -> None:

@@ -134,6 +134,13 @@ def test_read_corpus_jsonl_of_another_encoding_names_the_row(tmp_path) -> None:
         read_corpus(path)
 
 
+@pytest.mark.parametrize("metadata", ['{"a": ' * 100_000 + "1" + "}" * 100_000, '{"a": ' + "9" * 5000 + "}"])
+def test_read_corpus_jsonl_that_no_parser_takes_names_the_row(tmp_path, metadata: str) -> None:
+    (tmp_path / "c.jsonl").write_text('{"doc_id": "d1", "text": "t", "metadata": ' + metadata + "}\n")
+    with pytest.raises(DataError, match="row 1 is not JSON"):
+        read_corpus(tmp_path / "c.jsonl")
+
+
 def test_read_corpus_parquet_of_another_encoding_is_refused(tmp_path) -> None:
     texts = pa.array([b"fine", b"caf\xe9"], pa.binary()).view(pa.string())
     pq.write_table(pa.table({"doc_id": ["a", "b"], "text": texts}), tmp_path / "c.parquet")

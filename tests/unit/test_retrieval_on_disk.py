@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 from concurrent.futures import ThreadPoolExecutor
 
@@ -13,6 +14,7 @@ from rl_cluster.datasets.task import Document
 from rl_cluster.errors import IndexBuildError, IndexFormatError, ModelError
 from rl_cluster.retrieval import embeddings
 from rl_cluster.retrieval.analysis import AnalysisSettings
+from rl_cluster.retrieval.arrays import load_array
 from rl_cluster.retrieval.index import IndexSettings, Query, SearchIndex, content_id
 from rl_cluster.retrieval.lexical import LexicalSettings
 from rl_cluster.retrieval.vector_settings import VectorSettings
@@ -119,6 +121,33 @@ def test_open_index_of_another_version_is_refused(corpus: Corpus, tmp_path, key:
     manifest.write_text(json.dumps({**json.loads(manifest.read_text()), key: value}))
     with pytest.raises(IndexFormatError, match="build again"):
         SearchIndex.open(tmp_path / "i")
+
+
+@pytest.mark.parametrize(("key", "value"), [("files", {}), ("files", []), ("answers", None), ("answers", {})])
+def test_open_index_whose_manifest_names_nothing_to_check_is_refused(
+    corpus: Corpus, tmp_path, key: str, value: object
+) -> None:
+    SearchIndex.build(corpus, LEXICAL, tmp_path / "kb")
+    path = tmp_path / "kb" / "manifest.json"
+    path.write_text(json.dumps({**json.loads(path.read_text()), key: value}))
+    with pytest.raises(IndexFormatError, match="build again"):
+        SearchIndex.open(tmp_path / "kb")
+
+
+def test_open_header_of_an_array_damaged_is_refused(corpus: Corpus, tmp_path) -> None:
+    SearchIndex.build(corpus, LEXICAL, tmp_path / "kb")
+    path = tmp_path / "kb" / "lexical" / "indptr.csc.index.npy"
+    held = path.read_bytes()
+    for place in range(10, 60):
+        path.write_bytes(held[:place] + bytes([held[place] ^ 0x10]) + held[place + 1 :])
+        with contextlib.suppress(IndexFormatError):
+            load_array(path, "int64", 1)
+
+
+def test_known_answers_of_text_without_spaces_are_short(tmp_path) -> None:
+    corpus = Corpus.from_documents("kb", [Document(f"d{i}", "", "泵阀管道" * 500) for i in range(3)])
+    index = SearchIndex.build(corpus, LEXICAL, tmp_path / "kb")
+    assert max(len(query) for query, _ in index.manifest["answers"]["lexical"]) <= 200
 
 
 def test_content_id_depends_on_the_analyzer(corpus: Corpus) -> None:

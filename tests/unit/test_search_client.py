@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import asyncio
 import time
+from dataclasses import replace
 from typing import Any
 
 import pytest
 
 from actors.search_client import ServeSearchClient
-from rl_cluster.errors import ToolTimeoutError
+from rl_cluster.errors import SearchRequestError, ToolTimeoutError
 from rl_cluster.retrieval.hit import Hit
 from rl_cluster.service.settings import CallLimits
 from rl_cluster.service.values import Reply, Request, SearchAnswer, SearchRequest
@@ -62,6 +63,32 @@ def test_search_index_deadline_of_a_request_counts_where_it_is_the_earlier(asked
     request = SearchRequest("bm25_search", "pump", 1, deadline=started + asked_s)
     ask(replica, lambda client: client.search_index(request))
     assert started + given_s <= deadline_of(replica) <= time.time() + given_s
+
+
+@pytest.mark.parametrize(
+    ("changes", "said"),
+    [
+        ({"filters": {"kind": [["wiki"]]}}, "has a list among its values"),
+        ({"excluded": (1, 2)}, "An excluded id is a int"),
+        ({"query": 5}, "The query is a int"),
+        ({"k": "many"}, "'many'"),
+        ({"index": 3}, "The index is a int"),
+    ],
+)
+def test_search_index_request_of_wrong_types_is_refused_before_it_meets_others(
+    changes: dict[str, Any], said: str
+) -> None:
+    replica, request = Replica(), SearchRequest("bm25_search", "pump", 1)
+
+    async def both(client: ServeSearchClient) -> list[Any]:
+        asked = (client.search_index(each) for each in (request, replace(request, **changes)))
+        return await asyncio.gather(*asked, return_exceptions=True)
+
+    good, wrong = ask(replica, both)
+    assert isinstance(good, SearchAnswer)
+    assert isinstance(wrong, SearchRequestError)
+    assert said in str(wrong)
+    assert len(replica.requests) == 1
 
 
 def test_search_index_replica_that_answers_too_late_is_a_typed_timeout() -> None:

@@ -8,7 +8,8 @@ from typing import Any
 
 import pytest
 
-from rl_cluster.errors import ConfigError, IndexFormatError, SearchRequestError, ToolTimeoutError
+from rl_cluster.errors import ConfigError, IndexFormatError, SearchRequestError, ToolTimeoutError, ToolUnavailableError
+from rl_cluster.retrieval.documents import DocumentStore
 from rl_cluster.service.catalog import IndexCatalog
 from rl_cluster.service.values import DocumentAnswer, DocumentRequest, Request, SearchAnswer, SearchRequest
 from tests.helpers.small_index import build_index
@@ -67,6 +68,26 @@ def test_catalog_batch_with_wrong_requests_answers_the_right_ones(folders: dict[
     for request, reply in zip(wrong, replies[1:-1], strict=True):
         assert isinstance(reply, SearchRequestError), request
         assert len(str(reply)) < 400
+
+
+def test_catalog_request_that_fails_unexpectedly_leaves_the_others(
+    folders: dict[str, str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As where a damaged file is met."""
+    catalog = IndexCatalog(("lexical",))
+    catalog.apply({"kb": folders["s1"]})
+    monkeypatch.setattr(DocumentStore, "shown", lambda store, position: b"\xff".decode("utf-8"))
+    replies = catalog.answer(
+        [
+            SearchRequest("bm25_search", "valve", 3),
+            SearchRequest("bm25_search", "nosuchword", 3),
+            DocumentRequest("d001"),
+        ]
+    )
+    assert isinstance(replies[0], ToolUnavailableError)
+    assert "UnicodeDecodeError" in str(replies[0])
+    assert isinstance(replies[1], SearchAnswer)
+    assert isinstance(replies[2], DocumentAnswer)
 
 
 def test_catalog_nul_in_query_is_answered(folders: dict[str, str]) -> None:
