@@ -18,7 +18,7 @@ UV := UV_FIND_LINKS="$(PIP_FIND_LINKS)" $(BIN)/uv pip
 .PHONY: train search-cpu test test-unit lint format ui clean setup lock
 
 train: setup
-	@echo "run $(RUN); after an interruption continue it with: make train RUN=$(RUN)"
+	@echo "run $(RUN); after an interruption continue it with: make train RUN=$(RUN)$(if $(ARGS), ARGS=(as now))"
 	$(BIN)/python -m rl_cluster.launch experiment=quickstart run_name=$(RUN) $(ARGS)
 
 search-cpu: setup

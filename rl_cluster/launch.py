@@ -98,7 +98,7 @@ def run_job(client: Any, job: str, entrypoint: str) -> int:
         _submit_job(client, job, entrypoint)
         info = asyncio.run(_follow(client, job))
     except KeyboardInterrupt:
-        print("stopping the job on the cluster", flush=True)
+        print("stopping the job on the cluster; the same command for the same run continues it", flush=True)
         _stop_job(client, job)
         return 130
     if info.status is JobStatus.SUCCEEDED:

@@ -42,6 +42,7 @@ def run(config: Config) -> int:
 
     console = Console(width=None if sys.stdout.isatty() else 110)
     try:
+        from rl_cluster.config_warnings import warnings_of
         from rl_cluster.preflight import check_inputs_apart, resource_table
 
         check_inputs_apart(config)
@@ -52,6 +53,8 @@ def run(config: Config) -> int:
 
             console.print_json(json.dumps(config.model_dump(mode="json")))
             console.print(table)
+            for warning in warnings_of(config):
+                console.print(f"[yellow]warning:[/] {_escape(warning)}", highlight=False)
             return 0 if fits else 2
         if not fits:
             console.print(table)
@@ -167,6 +170,11 @@ def _follow(config: Config, console: Any) -> int:
         terminal.finish(ray.get(coordinator.result_table.remote(), timeout=60), Path(config.output_dir))
         whole = True
         return 0
+    except Exception:
+        # Whatever went wrong here, the run's processes end as at a stop, and take their files with them.
+        coordinator.stop.remote()
+        ray.wait([result], timeout=STOP_TIMEOUT_S)
+        raise
     finally:
         if not whole:
             _sweep(coordinator, config)

@@ -96,7 +96,10 @@ def read_tasks(path: str | Path, split: str, dataset: str = "") -> list[Task]:
             tasks.append(_task(row, f"{path}: row {number} ({task_id!r})", dataset or path.parent.name))
     if not tasks:
         present = ", ".join(sorted(splits)) or "none"
-        raise DataError(f"{path}: the split {split!r} has no task; choose one that has (present: {present}).")
+        raise DataError(
+            f"{path}: the split {split!r} has no task; write some for it, or prepare the data with a larger "
+            f"share of it (present: {present})."
+        )
     return tasks
 
 

@@ -43,11 +43,12 @@ class Terminal:
             )
         elif kind == "evaluation":
             summary = event["summary"]
-            low, high = summary["ci95"]
+            interval = summary["ci95"]
+            shown = f" \\[{interval[0]:.3f}, {interval[1]:.3f}]" if interval else " (too few questions for an interval)"
             label = "greedy" if event["temperature"] == 0 else f"temperature {event['temperature']:g}"
             self._print(
                 event,
-                f"[cyan]test, {event['name']}[/], {label}: nDCG@10 {summary['ndcg@10']:.3f} \\[{low:.3f}, {high:.3f}], "
+                f"[cyan]test, {event['name']}[/], {label}: nDCG@10 {summary['ndcg@10']:.3f}{shown}, "
                 f"failures {summary['failure_rate']:.1%} ({event['seconds']:.0f} s)",
             )
 

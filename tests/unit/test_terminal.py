@@ -28,3 +28,12 @@ def test_terminal_step_line_says_how_long_the_rest_takes() -> None:
     assert header.endswith("seconds  to go")
     assert first.split()[-2:] == ["300.0", "95min"]
     assert last.split()[-2:] == ["60.0", "14min"]
+
+
+def test_terminal_evaluation_of_one_question_says_that_it_has_no_interval() -> None:
+    shown = io.StringIO()
+    terminal = Terminal(Console(file=shown, width=160), load_config([]))
+    summary = {"ndcg@10": 0.5, "failure_rate": 0.0, "ci95": None}
+    event = {"kind": "evaluation", "time": terminal.started, "name": "before", "temperature": 0, "seconds": 3.0}
+    terminal.show({**event, "summary": summary})
+    assert "nDCG@10 0.500 (too few questions for an interval), failures 0.0%" in shown.getvalue()
