@@ -4,7 +4,8 @@
 `noop_p50_ms`, what a call of a deployment that does nothing takes such a caller, is the least that it can be.
 `service_vs_noop`: searches by word a second of 32 callers of one worker, whose waiting calls are sent as one, over the calls a
 second of 32 callers of a deployment that does nothing, both with a replica for each core: the median of rounds in which both
-take turns, for machines change their speed. `service_vs_noop_one_replica`: with one of each. `vector_*`: 32 callers over a flat index, query embedding included;
+take turns, for machines change their speed. `service_vs_noop_one_replica`: with one of each. `vector_*`: 32 callers over a flat
+index, query embedding included;
 `vector_batching_gain` is against the same service with batches of one. `vs_single_process*`: 32 callers against a FastAPI
 process around the same index that answers one request at a time. The service embeds and compares vectors on all cores, the
 process on one or on all, whichever is quicker.

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from tokenize import TokenError
 
 import numpy as np
 from numpy.typing import DTypeLike
@@ -17,7 +18,14 @@ def load_array(path: Path, dtype: DTypeLike, axes: int) -> np.ndarray:
     """
     try:
         array = np.load(path, mmap_mode="r", allow_pickle=False)
-    except Exception as error:  # the reader of a header raises whatever Python's own parser does
+    except (
+        OSError,
+        ValueError,
+        EOFError,
+        SyntaxError,
+        TypeError,
+        TokenError,
+    ) as error:  # Python's parser reads the header
         raise IndexFormatError(f"{path}: it cannot be read ({error}); delete the index and build again.") from error
     if array.dtype != np.dtype(dtype) or array.ndim != axes:
         raise IndexFormatError(
