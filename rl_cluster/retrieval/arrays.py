@@ -10,6 +10,9 @@ from numpy.typing import DTypeLike
 
 from rl_cluster.errors import IndexFormatError
 
+# The header is read by Python's own parser.
+_UNREADABLE = (OSError, ValueError, EOFError, SyntaxError, TypeError, TokenError)
+
 
 def load_array(path: Path, dtype: DTypeLike, axes: int) -> np.ndarray:
     """Opens a `.npy` file memory-mapped and read-only.
@@ -18,14 +21,7 @@ def load_array(path: Path, dtype: DTypeLike, axes: int) -> np.ndarray:
     """
     try:
         array = np.load(path, mmap_mode="r", allow_pickle=False)
-    except (
-        OSError,
-        ValueError,
-        EOFError,
-        SyntaxError,
-        TypeError,
-        TokenError,
-    ) as error:  # Python's parser reads the header
+    except _UNREADABLE as error:
         raise IndexFormatError(f"{path}: it cannot be read ({error}); delete the index and build again.") from error
     if array.dtype != np.dtype(dtype) or array.ndim != axes:
         raise IndexFormatError(

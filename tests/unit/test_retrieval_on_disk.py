@@ -141,8 +141,7 @@ def test_open_header_of_an_array_damaged_is_refused(corpus: Corpus, tmp_path) ->
         path.write_bytes(held[:place] + bytes([held[place] ^ 0x10]) + held[place + 1 :])
         try:
             load_array(path, "int64", 1)
-        except IndexFormatError as error:
-            assert "build again" in str(error)
+        except IndexFormatError:
             refused += 1
     # A blank may become another character that means nothing.
     assert refused > len(places) / 2
