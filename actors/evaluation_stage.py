@@ -76,12 +76,17 @@ class EvaluationStage:
                 "the start was not evaluated before the run was interrupted; there will be no comparison with it"
             )
             return
-        for temperature in self.config.evaluation.temperatures:
+        temperatures = self.config.evaluation.temperatures
+        at = " and ".join(
+            "greedy" if temperature == 0 else f"at temperature {temperature:g}" for temperature in temperatures
+        )
+        self.events.say(f"evaluating {name!r} on {len(tasks)} test questions, {at}")
+        for temperature in temperatures:
             started = time.monotonic()
             records, trajectories = await self._play(tasks, temperature, sequence)
             summary = self.report.add(name, temperature, records, step, first_views(tasks, trajectories))
             prefixes = [f"eval/{name}/t{temperature:g}"]
-            if name != "control" and temperature == self.config.evaluation.temperatures[-1]:
+            if name != "control" and temperature == temperatures[-1]:
                 prefixes.append("eval")  # start and end of the run itself, as one chart
             seconds = time.monotonic() - started
             metrics = {"timing_s/eval": seconds}

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import time
 from collections.abc import Callable, Sequence
 
 from actors.rollout_pool import RolloutPool
@@ -12,20 +13,21 @@ from rl_cluster.episodes.trajectory import Trajectory
 from rl_cluster.evaluation.records import record_of
 from rl_cluster.evaluation.summary import EpisodeRecord
 
-PROGRESS_EVERY = 50
+PROGRESS_EVERY_S = 20.0
 
 
 async def play_once(
     pool: RolloutPool, tasks: Sequence[Task], limits: EpisodeLimits, on_progress: Callable[[int], None]
 ) -> tuple[list[EpisodeRecord], list[Trajectory]]:
-    """One episode per task; records and trajectories in the order of `tasks`."""
-    done = 0
+    """One episode per task; records and trajectories in the order of `tasks`. `on_progress`: takes how many are done, now and then."""
+    done, said = 0, time.monotonic()
 
     async def play(task: Task) -> Trajectory:
-        nonlocal done
+        nonlocal done, said
         group = await pool.run_group(f"evaluation:{task.task_id}", task, 1, limits)
         done += 1
-        if done % PROGRESS_EVERY == 0 and done < len(tasks):
+        if done < len(tasks) and time.monotonic() - said >= PROGRESS_EVERY_S:
+            said = time.monotonic()
             on_progress(done)
         return group[0]
 

@@ -3,12 +3,25 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 import fcntl
 import os
 from collections.abc import Iterator
 from pathlib import Path
 
 from rl_cluster.errors import ClusterError, OutputError
+
+
+def check_folder(folder: Path, what: str) -> None:
+    """`own_folder`'s errors, as far as they can be seen without making the folder."""
+    existing = next(path for path in (folder.absolute(), *folder.absolute().parents) if path.exists())
+    if not existing.is_dir():
+        raise _unwritable(folder, f"{existing} is no folder")
+    if not os.access(existing, os.W_OK | os.X_OK):
+        raise _unwritable(folder, f"{existing}: {os.strerror(errno.EACCES)}")
+    if (folder / ".lock").exists():
+        with own_folder(folder, what):
+            pass
 
 
 @contextlib.contextmanager
@@ -21,9 +34,7 @@ def own_folder(folder: Path, what: str) -> Iterator[None]:
         folder.mkdir(parents=True, exist_ok=True)
         lock = os.open(folder / ".lock", os.O_WRONLY | os.O_CREAT, 0o644)
     except OSError as error:
-        raise OutputError(
-            f"output_dir={folder} cannot be written ({error.strerror or error}); choose another folder, or allow writing there."
-        ) from error
+        raise _unwritable(folder, str(error.strerror or error)) from error
     try:
         try:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -34,3 +45,7 @@ def own_folder(folder: Path, what: str) -> Iterator[None]:
         yield
     finally:
         os.close(lock)
+
+
+def _unwritable(folder: Path, why: str) -> OutputError:
+    return OutputError(f"output_dir={folder} cannot be written ({why}); choose another folder, or allow writing there.")

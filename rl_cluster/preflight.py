@@ -6,11 +6,13 @@ import multiprocessing
 import shutil
 from concurrent.futures import ProcessPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from rl_cluster.config import Config, bound_settings
+from rl_cluster.config import Config, bound_settings, tracking_uri
 from rl_cluster.errors import CheckpointError, ClusterError, ConfigError, DataError, ModelError
+from rl_cluster.own_folder import check_folder
 from rl_cluster.scheduling.placement import SLACK, Ask, unplaced
 from rl_cluster.service.values import SEARCH_TOOLS, index_name, open_parts, shards_of
 
@@ -31,6 +33,7 @@ def check_inputs(config: Config) -> None:
     from rl_cluster.episodes.formats import get_format
     from rl_cluster.evaluation.external import get_external_metric
     from rl_cluster.rewards import get_reward
+    from rl_cluster.tracking.store import check_store
 
     get_loss(config.algorithm.loss.name)
     advantage = config.algorithm.advantage
@@ -41,7 +44,10 @@ def check_inputs(config: Config) -> None:
     get_external_metric(config.evaluation.external_metric)
     if config.model.tool_format != "auto":
         get_format(config.model.tool_format)
+    check_folder(Path(config.output_dir), "job")
     _check_resume(config)
+    if config.tracking.enabled:
+        check_store(tracking_uri(config))
     _check_model(config)
     _check_reference(config)
     _check_search(config)
@@ -281,9 +287,19 @@ def asked(config: Config) -> list[Ask]:
     return asks
 
 
-def resource_table(config: Config) -> tuple[Any, bool]:
-    """A table of what the job asks of the connected cluster against what it has and what of that is free now, with the processes
-    that fit on none of its nodes; and whether the job fits."""
+@dataclass
+class Fit:
+    """`table`: what the job asks of the cluster against what that has; `lacks`: what there is too little of, in words, none where
+    the job fits; `busy`: what others hold now, so that the job has to wait for it."""
+
+    table: Any
+    lacks: list[str] = field(default_factory=list)
+    busy: list[str] = field(default_factory=list)
+
+
+def fit(config: Config) -> Fit:
+    """What the job asks of the connected cluster against what it has and what of that is free now, with the processes that fit on
+    none of its nodes."""
     import ray
     from rich.table import Table
 
@@ -299,11 +315,14 @@ def resource_table(config: Config) -> tuple[Any, bool]:
     )
     for column in ("resource", "asked", "cluster has", "free now", ""):
         table.add_column(column, justify="left" if column in ("resource", "") else "right")
-    fits = True
+    found = Fit(table)
     for name, resource, wanted, unit in rows:
         has = sum(node.get(resource, 0.0) for node in nodes) / unit
         enough = wanted <= has + SLACK
-        fits = fits and enough
+        if not enough:
+            found.lacks.append(f"{wanted:g} {name} of {has:g}")
+        elif unit == 1 and wanted > free.get(resource, 0.0) / unit + SLACK:
+            found.busy.append(f"{wanted:g} {name}, of which {free.get(resource, 0.0) / unit:g} is free")
         lack = "" if enough else f"[red]{wanted - has:.2f} missing[/]"
         table.add_row(name, f"{wanted:.2f}", f"{has:.2f}", f"{free.get(resource, 0.0) / unit:.2f}", lack)
     missing = unplaced(asks, nodes)
@@ -311,4 +330,5 @@ def resource_table(config: Config) -> tuple[Any, bool]:
         if ask.kind in missing:
             each = f"{ask.kind} of {ask.cpus:g} CPU, {ask.gpus:g} GPU"
             table.add_row(each, str(ask.number), "", "", f"[red]{missing[ask.kind]} on no node[/]")
-    return table, fits and not missing
+            found.lacks.append(f"room for {missing[ask.kind]} of {ask.number} x {each}")
+    return found

@@ -43,27 +43,36 @@ def run(config: Config) -> int:
     console = Console(width=None if sys.stdout.isatty() else 110)
     try:
         from rl_cluster.config_warnings import warnings_of
-        from rl_cluster.preflight import check_inputs_apart, resource_table
+        from rl_cluster.preflight import check_inputs_apart, fit
 
         check_inputs_apart(config)
         _connect(config)
-        table, fits = resource_table(config)
+        found = fit(config)
         if config.dry_run:
             import json
 
             console.print_json(json.dumps(config.model_dump(mode="json")))
-            console.print(table)
+            console.print(found.table)
             for warning in warnings_of(config):
                 console.print(f"[yellow]warning:[/] {_escape(warning)}", highlight=False)
-            return 0 if fits else 2
-        if not fits:
-            console.print(table)
+        if found.lacks:
+            if not config.dry_run:
+                console.print(found.table)
             raise ClusterError(
-                "The job asks for more than the cluster has, or than its nodes can hold (see the table); lower rollout.num_workers or "
-                "learner.num_ranks, or what each of them takes, or add nodes."
+                f"The cluster cannot hold the job (see the table): it lacks {', and '.join(found.lacks)}; lower "
+                f"rollout.num_workers={config.rollout.num_workers} or learner.num_ranks={config.learner.num_ranks}, or what each of them "
+                "takes, or add nodes."
             )
         _check_search_port(config)
         _check_transport(config)
+        for busy in found.busy:
+            console.print(
+                f"[yellow]warning:[/] the job asks for {busy}: other work holds the cluster, and this waits for it until its start times out",
+                highlight=False,
+                soft_wrap=True,
+            )
+        if config.dry_run:
+            return 0
         with own_folder(Path(config.output_dir), "job"):
             return _follow(config, console)
     except RLClusterError as error:
@@ -76,7 +85,9 @@ def _connect(config: Config) -> None:
     import ray
 
     address = os.environ.get("RAY_ADDRESS", "auto")
-    _require_listener(address, config.cluster.address_timeout_s)
+    listener = _require_listener(address, config.cluster.address_timeout_s)
+    if listener is not None and not address.startswith("ray://"):
+        _require_token(listener)
     try:
         ray.init(address=address, log_to_driver=False, logging_level=logging.WARNING)
     except (ConnectionError, TimeoutError, RuntimeError, ValueError) as error:
@@ -85,22 +96,40 @@ def _connect(config: Config) -> None:
         ) from error
 
 
-def _require_listener(address: str, timeout_s: float) -> None:
-    """Ray itself would try for minutes. Raises ClusterError when nothing listens where the cluster should be."""
+def _require_listener(address: str, timeout_s: float) -> str | None:
+    """Where the cluster listens, as far as that is known. Ray itself would try for minutes. Raises ClusterError when nothing listens
+    where the cluster should be."""
     if address == "auto":
         # Where Ray notes the cluster that runs on this machine.
         note = Path(tempfile.gettempdir()) / "ray" / "ray_current_cluster"
         if not note.is_file():
-            return
+            return None
         address = note.read_text().strip()
     host, separator, port = address.removeprefix("ray://").rpartition(":")
     if not separator or not port.isdecimal():
-        return
+        return None
     try:
         socket.create_connection((host.strip("[]"), int(port)), timeout_s).close()
     except OSError as error:
         raise ClusterError(
             f"No Ray cluster answers at address {address!r} ({error}); start one with `ray start --head` or set RAY_ADDRESS."
+        ) from error
+    return address
+
+
+def _require_token(address: str) -> None:
+    """Raises ClusterError where a cluster asks for a token that this process does not give; Ray itself would try for long and then say
+    that nothing answers."""
+    # No public part of Ray asks once and says why.
+    from ray._raylet import GcsClient  # pyright: ignore[reportAttributeAccessIssue]
+    from ray.exceptions import AuthenticationError
+
+    try:
+        GcsClient(address=address)
+    except AuthenticationError as error:
+        raise ClusterError(
+            f"The Ray cluster at {address!r} asks for a token, and this process gives none or another; set RAY_AUTH_MODE=token, with the "
+            "token in ~/.ray/auth_token or RAY_AUTH_TOKEN."
         ) from error
 
 
@@ -130,6 +159,7 @@ def _follow(config: Config, console: Any) -> int:
     from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
     from actors.coordinator import Coordinator
+    from rl_cluster.learning.model_folder import validation_of
     from rl_cluster.tracking.terminal import Terminal
 
     # Checkpoints are written by both, so the coordinator stays with this process on the head.
@@ -167,7 +197,8 @@ def _follow(config: Config, console: Any) -> int:
             if cause is None:
                 raise
             raise cause from None
-        terminal.finish(ray.get(coordinator.result_table.remote(), timeout=60), Path(config.output_dir))
+        output = Path(config.output_dir)
+        terminal.finish(ray.get(coordinator.result_table.remote(), timeout=60), output, validation_of(output, "best"))
         whole = True
         return 0
     except Exception:

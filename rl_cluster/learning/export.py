@@ -91,6 +91,8 @@ def _save_tensors(tensors: Mapping[str, torch.Tensor], path: Path) -> None:
     from safetensors.torch import save_file
 
     save_file({name: tensor.contiguous() for name, tensor in tensors.items()}, str(path), metadata={"format": "pt"})
+    # It makes files for their owner alone; the weights may be read by whoever may read what lies beside them.
+    path.chmod((path.parent / "config.json").stat().st_mode if (path.parent / "config.json").exists() else 0o644)
 
 
 def hugging_face_name(name: str) -> str:

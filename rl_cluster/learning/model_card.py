@@ -2,18 +2,18 @@
 
 from __future__ import annotations
 
-import json
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+import yaml
+
 from rl_cluster.config import Config
 from rl_cluster.episodes.formats import detect_format
+from rl_cluster.models.source import BUNDLED_POLICY, BUNDLED_PREFIX
 
 _CARD = """---
-base_model: {base}
-library_name: transformers
-tags: [rl_cluster, search-agent]
----
+{head}---
 
 # {name}
 
@@ -31,27 +31,33 @@ It plays in at most {max_turns} turns with the tools {tools}, in the `{tool_form
 | learning rate | {rate} |
 | warm-up demonstrations | {demonstrations} |
 | max_steps_off_policy | {staleness} |
+{numbers}"""
 
+_NUMBERS = """
 ## Numbers
 
-nDCG@10 counts failed episodes as 0; brackets are 95% intervals over questions.
+On the test split of `{data}`, at temperature {temperature:g}. nDCG@10 counts failed episodes as 0; brackets are 95% intervals over
+questions.
 
-```json
-{numbers}
-```
+| system | nDCG@10 | failed | turns | questions |
+| --- | --- | --- | --- | --- |
+{systems}
 """
-
 _REWARDS = {"ndcg": "nDCG@10 of the ranking, -1 when it does not finish"}
+_SYSTEMS = {"before": "before reinforcement learning", "after": "this model"}
+_PUBLISHED = {BUNDLED_PREFIX + BUNDLED_POLICY: ("HuggingFaceTB/SmolLM2-135M-Instruct", "apache-2.0")}
+"""Under which name, and which licence, a bundled model is published."""
 
 
-def write_model_card(folder: Path, config: Config, completed_steps: int, report: dict[str, Any]) -> None:
-    """Writes `README.md` into a model folder."""
+def write_model_card(folder: Path, config: Config, completed_steps: int, report: Mapping[str, Any]) -> None:
+    """Writes `README.md` into a model folder. `report`: as `RunReport.as_json`; what it lacks is left out."""
     template = folder / "chat_template.jinja"
     tool_format = config.model.tool_format
     if tool_format == "auto" and template.is_file():
         tool_format = detect_format(template.read_text(encoding="utf-8"))
     card = _CARD.format(
-        base=config.model.name,
+        head=yaml.safe_dump(_head(config.model.name), sort_keys=False),
+        base=_shown(config.model.name),
         name=config.run_name,
         max_turns=config.environment.max_turns,
         tools=", ".join(config.environment.tools),
@@ -65,6 +71,58 @@ def write_model_card(folder: Path, config: Config, completed_steps: int, report:
         rate=config.learner.learning_rate,
         demonstrations=config.warmup.demonstrations if config.warmup.enabled else 0,
         staleness=config.staleness.max_steps_off_policy,
-        numbers=json.dumps({k: report[k] for k in ("before", "after", "paired") if k in report}, indent=2),
+        numbers=_numbers(config, report),
     )
-    (folder / "README.md").write_text(card)
+    (folder / "README.md").write_text(card, encoding="utf-8")
+
+
+def _shown(name: str) -> str:
+    """A folder by its last part: where it lies says nothing to those who get the model."""
+    path = Path(name).expanduser()
+    return path.name if path.is_dir() else name
+
+
+def _head(base: str) -> dict[str, Any]:
+    """What a hub reads; `base_model` only where the base has a name that a hub knows, since a folder is refused there."""
+    name, licence = _PUBLISHED.get(base, (base, None))
+    head: dict[str, Any] = {"library_name": "transformers", "tags": ["rl_cluster", "search-agent"]}
+    if Path(base).expanduser().is_dir():
+        licence = _licence(Path(base).expanduser())
+    else:
+        head["base_model"] = name
+    return head | ({"license": licence} if licence else {})
+
+
+def _licence(folder: Path) -> str | None:
+    """The licence that the card of a model folder states."""
+    card = folder / "README.md"
+    if not card.is_file():
+        return None
+    _, found, rest = card.read_text(encoding="utf-8", errors="replace").partition("---\n")
+    try:
+        head = yaml.safe_load(rest.partition("\n---")[0]) if found else None
+    except yaml.YAMLError:
+        return None
+    licence = head.get("license") if isinstance(head, dict) else None
+    return licence if isinstance(licence, str) else None
+
+
+def _numbers(config: Config, report: Mapping[str, Any]) -> str:
+    rows = [
+        f"| {title} | {_bounds(report[name], '{:.3f}')} | {report[name]['failure_rate']:.1%} | {report[name]['turns']:.1f} "
+        f"| {report[name]['n']} |"
+        for name, title in _SYSTEMS.items()
+        if report.get(name) and report[name]["turns"] is not None
+    ]
+    if not rows:
+        return ""
+    if paired := report.get("paired"):
+        rows.append(f"| difference, same questions | {_bounds(paired, '{:+.3f}')} | | | {paired['n']} |")
+    data = _shown(config.data.folder or config.data.name)
+    return _NUMBERS.format(data=data, temperature=report["serving_temperature"], systems="\n".join(rows))
+
+
+def _bounds(found: Mapping[str, Any], form: str) -> str:
+    interval = found["ci95"]
+    bounds = f" [{form.format(interval[0])}, {form.format(interval[1])}]" if interval else ""
+    return form.format(found["ndcg@10"]) + bounds

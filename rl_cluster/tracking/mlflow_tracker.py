@@ -8,12 +8,10 @@ secrets are replaced wherever they occur.
 
 from __future__ import annotations
 
-import contextlib
 import logging
 import os
 import queue
 import re
-import sqlite3
 import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -22,7 +20,8 @@ from pathlib import Path
 from typing import Any, Literal
 
 from rl_cluster.episodes.trajectory import Trajectory, Turn
-from rl_cluster.errors import ConfigError, Outcome
+from rl_cluster.errors import Outcome
+from rl_cluster.tracking.store import SQLITE, absolute, quiet_mlflow, reason, require_writable, sqlite_file, unusable
 
 logger = logging.getLogger(__name__)
 
@@ -36,14 +35,6 @@ _MAX_PARAM_LENGTH = 6000
 _PARAMS_PER_CALL = 100
 _METRICS_PER_CALL = 1000
 _LOGGED_WARNINGS = 5
-_QUIET = {
-    "MLFLOW_DISABLE_TELEMETRY": "true",
-    "MLFLOW_ENABLE_ARTIFACTS_PROGRESS_BAR": "false",
-    # The thread here is the one that may wait; MLflow's own would lose errors and outlive the run.
-    "MLFLOW_ENABLE_ASYNC_TRACE_LOGGING": "false",
-    "MLFLOW_HTTP_REQUEST_TIMEOUT": "10",
-    "MLFLOW_HTTP_REQUEST_MAX_RETRIES": "2",
-}
 
 
 class Tracker:
@@ -68,7 +59,7 @@ class Tracker:
         close_deadline_s: float = 60.0,
         resume: str | None = None,
     ) -> None:
-        self.uri = _absolute(uri or DEFAULT_URI)
+        self.uri = absolute(uri or DEFAULT_URI)
         self.num_failed_writes = 0
         self._first_failure = ""
         self._redact = _Redactor(os.environ)
@@ -76,15 +67,12 @@ class Tracker:
         self._queue: queue.Queue[tuple[str, Callable[[], None]] | None] = queue.Queue(queue_size)
         self._status = "FINISHED"
         self._finished = False
-        for name, value in _QUIET.items():
-            os.environ.setdefault(name, value)
-        for name in ("mlflow", "alembic"):
-            logging.getLogger(name).setLevel(logging.CRITICAL)
+        quiet_mlflow()
         # Takes seconds, and the switches above are read at import.
         import mlflow
 
         try:
-            _require_writable(self.uri)
+            require_writable(self.uri)
             # Traces go to the process-wide URI; everything else through the client.
             mlflow.set_tracking_uri(self.uri)
             logging.getLogger("mlflow").setLevel(logging.CRITICAL)
@@ -97,10 +85,7 @@ class Tracker:
                 run = self._client.create_run(self.experiment_id, run_name=self._redact.text(run_name))
                 self.run_id = run.info.run_id
         except Exception as error:  # noqa: BLE001 - MLflow stores raise errors of every library below them
-            raise ConfigError(
-                f"tracking.uri={self._redact.text(self.uri)!r} cannot be used ({self._redact.text(str(error))}); "
-                "give a writable SQLite file, a reachable server, or set tracking.enabled=false."
-            ) from None
+            raise unusable(self._redact.text(self.uri), self._redact.text(reason(error))) from None
         self._thread = threading.Thread(target=self._write_all, name="mlflow-writer", daemon=True)
         self._thread.start()
         if not resumed:
@@ -205,8 +190,8 @@ class Tracker:
                 raise ValueError(f"experiment {name!r} was deleted there; restore it or choose another name")
             return known.experiment_id
         location = None
-        if self.uri.startswith("sqlite:///"):
-            location = (_sqlite_file(self.uri).parent / "mlflow_artifacts" / name).as_uri()
+        if self.uri.startswith(SQLITE):
+            location = (sqlite_file(self.uri).parent / "mlflow_artifacts" / name).as_uri()
         from mlflow.exceptions import MlflowException
 
         try:
@@ -452,24 +437,6 @@ def _flatten(params: Mapping[str, Any], prefix: str = "") -> list[tuple[str, Any
 
 def _metric_name(name: str) -> str:
     return re.sub(r"[^\w\-./ :]", "_", name.replace("@", "_at_"))
-
-
-def _absolute(uri: str) -> str:
-    if uri.startswith("sqlite:///"):
-        return f"sqlite:///{_sqlite_file(uri).absolute()}"
-    return uri
-
-
-def _sqlite_file(uri: str) -> Path:
-    return Path(uri.removeprefix("sqlite:///"))
-
-
-def _require_writable(uri: str) -> None:
-    """Fail at once on a SQLite file that cannot be written; MLflow itself would retry for minutes."""
-    if uri.startswith("sqlite:///"):
-        _sqlite_file(uri).parent.mkdir(parents=True, exist_ok=True)
-        with contextlib.closing(sqlite3.connect(_sqlite_file(uri), timeout=10)) as connection, connection:
-            connection.execute("BEGIN IMMEDIATE")
 
 
 def _nanoseconds(seconds: float) -> int:

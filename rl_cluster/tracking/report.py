@@ -31,6 +31,11 @@ _VALIDATIONS, _ALARMS = "validations.json", "alarms.json"
 PAIRS = {"paired": ("before", "after"), "paired_control": ("control", "after")}
 
 
+def temperature_label(temperature: float) -> str:
+    """As people read it: greedy, or T=1."""
+    return "greedy" if temperature == 0 else f"T={temperature:g}"
+
+
 class RunReport:
     """Collects `before`, `after` and `control`, each at the configured temperatures; the last one is the serving one."""
 
@@ -166,9 +171,28 @@ class RunReport:
             history=history,
             validations=self.validations,
             questions=question_views(self.tasks, self.views, pairs[0] if pairs else None),
+            temperatures=self._other_temperatures(),
             alarms=self.alarms,
             external_metric=config.evaluation.external_metric,
         )
+
+    def _other_temperatures(self) -> list[dict[str, Any]]:
+        found = []
+        for temperature in self.config.evaluation.temperatures[:-1]:
+            names = {name for name, at in self.records if at == temperature}
+            for first, second in PAIRS.values():
+                if first in names and second in names:
+                    means = {name: self.summary(name, temperature).ndcg.mean for name in (first, second)}
+                    found.append(
+                        {
+                            **self._compare(first, second, temperature).as_json(),
+                            "name": f"{second} - {first}",
+                            "temperature": temperature_label(temperature),
+                            "before": means[first],
+                            "after": means[second],
+                        }
+                    )
+        return found
 
     def as_json(self) -> dict[str, Any]:
         """Keys `before`, `after`, `control` (serving temperature), `paired`, `paired_control`, and `greedy` for both."""
@@ -195,7 +219,7 @@ class RunReport:
         """All systems and pairs for a terminal."""
         systems, pairs = {}, {}
         for temperature in self.config.evaluation.temperatures:
-            label = "greedy" if temperature == 0 else f"T={temperature:g}"
+            label = temperature_label(temperature)
             names = [name for name, at in self.records if at == temperature]
             for name in names:
                 systems[f"{name}, {label}"] = self.summary(name, temperature)

@@ -25,7 +25,7 @@ def test_terminal_step_line_says_how_long_the_rest_takes() -> None:
         metrics = dict.fromkeys(names, 0.0) | {"timing_s/step": seconds}
         terminal.show({"kind": "step", "time": terminal.started, "step": step, "of": 20, "metrics": metrics})
     header, first, *_, last = shown.getvalue().splitlines()
-    assert header.endswith("seconds  to go")
+    assert header.endswith("seconds  RL left")
     assert first.split()[-2:] == ["300.0", "95min"]
     assert last.split()[-2:] == ["60.0", "14min"]
 

@@ -199,7 +199,7 @@ def test_tracker_unusable_store_raises_config_error(tmp_path: Path, content: byt
     blocked = tmp_path / "file"
     blocked.write_bytes(content)
     uri = f"sqlite:///{blocked}" if content else f"sqlite:///{blocked}/mlflow.db"
-    with pytest.raises(ConfigError, match=r"tracking\.uri='sqlite:///.*file.*tracking\.enabled=false"):
+    with pytest.raises(ConfigError, match=r"tracking\.uri=sqlite:///.*file.*tracking\.enabled=false"):
         Tracker(uri, "x", "run", {})
 
 

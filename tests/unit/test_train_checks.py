@@ -9,6 +9,7 @@ from types import SimpleNamespace
 import pytest
 from ray.exceptions import ActorDiedError, GetTimeoutError, OutOfMemoryError
 
+from rl_cluster.config import Config
 from rl_cluster.errors import ClusterError
 from rl_cluster.train import _check_transport, _events, run
 from tests.helpers.configuration import load_config
@@ -74,6 +75,28 @@ def test_run_job_that_no_node_holds_is_refused_and_starts_nothing(
     assert run(load_config([f"output_dir={tmp_path / 'run'}", "rollout.cpus_per_worker=9"])) == 2
     printed = " ".join(capsys.readouterr().out.split())
     assert "1 on no node" in printed
-    assert "error: The job asks for more than the cluster has, or than its nodes can hold (see the table)" in printed
+    assert "error: The cluster cannot hold the job (see the table): it lacks 9.5 CPU of " in printed
+    assert "room for 1 of 1 x rollout worker of 9 CPU, 0 GPU; lower rollout.num_workers=1" in printed
     assert small_cluster == []
     assert list(tmp_path.iterdir()) == []
+
+
+def test_run_dry_on_a_search_port_that_another_program_holds_is_refused(
+    small_cluster: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(config: Config) -> None:
+        raise ClusterError(f"search.port={config.search.port} is taken")
+
+    monkeypatch.setattr("rl_cluster.train._check_search_port", refuse)
+    assert run(load_config([f"output_dir={tmp_path / 'run'}", "dry_run=true"])) == 2
+    assert "error: search.port=8377 is taken" in capsys.readouterr().out
+
+
+def test_run_on_a_cluster_that_others_hold_warns_and_starts(
+    small_cluster: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("ray.available_resources", lambda: {"CPU": 0.5, "object_store_memory": float(4 << 30)})
+    run(load_config([f"output_dir={tmp_path / 'run'}"]))
+    printed = " ".join(capsys.readouterr().out.split())
+    assert "warning: the job asks for 1 CPU, of which 0.5 is free: other work holds the cluster" in printed
+    assert small_cluster == ["search"]

@@ -34,7 +34,8 @@ class ReportContent:
     history: metrics by training step, each with `step`; validations: `step`, `mean`, `low`, `high` of the external metric.
     questions: see `question_views`. drifts: one entry per drift with `name`, `description`, the paired difference to the
     undisturbed run by system in `systems`, each with the number of failures that were `injected`, that of each pair of systems
-    under it in `pairs`, and in `does_not_apply` the systems that cannot meet it.
+    under it in `pairs`, and in `does_not_apply` the systems that cannot meet it. temperatures: paired differences at other temperatures
+    than that of `comparison`, each with `name`, `temperature` in words, and the mean nDCG@10 of both sides in `before` and `after`.
     """
 
     title: str
@@ -44,6 +45,7 @@ class ReportContent:
     validations: list[dict[str, float]] = field(default_factory=list)
     questions: list[dict[str, Any]] = field(default_factory=list)
     drifts: list[dict[str, Any]] = field(default_factory=list)
+    temperatures: list[dict[str, Any]] = field(default_factory=list)
     alarms: list[str] = field(default_factory=list)
     external_metric: str = "nDCG@10"
 

@@ -17,6 +17,8 @@ def report_markdown(content: ReportContent) -> str:
         parts += ["", "## Alarms", "", *(f"- {plain(alarm)}" for alarm in content.alarms)]
     for pair in content.comparison["pairs"]:
         parts += ["", f"## {plain(pair['name'])}", "", *_published_layout(content, pair), "", *_paired(pair)]
+    if content.temperatures:
+        parts += ["", "## At other temperatures", "", *_temperatures(content.temperatures)]
     parts += ["", "## Systems", "", *_systems(content.comparison["systems"])]
     parts += _passes(content.comparison["systems"])
     parts += _failures(content.comparison["systems"])
@@ -51,6 +53,17 @@ def _paired(pair: Mapping[str, Any]) -> list[str]:
         lines.append(
             f"| {plain(name)} | {with_interval(part['ndcg@10'], part['ci95'], '{:+.3f}')}{_caution(part)} | "
             f"{p_value(part['p_holm'])} | {part['ranking']:+.3f} | {part['failure_avoidance']:+.3f} | {smallest} |"
+        )
+    return lines
+
+
+def _temperatures(pairs: Sequence[Mapping[str, Any]]) -> list[str]:
+    lines = ["| Pair | Temperature | n | nDCG@10 | Difference | p | By ranking | By fewer failures |", "|" + "---|" * 8]
+    for pair in pairs:
+        lines.append(
+            f"| {plain(pair['name'])} | {plain(pair['temperature'])} | {pair['n']} | {pair['before']:.4f}→{pair['after']:.4f} | "
+            f"{with_interval(pair['ndcg@10'], pair['ci95'], '{:+.3f}')}{_caution(pair)} | {p_value(pair['p'])} | "
+            f"{pair['ranking']:+.3f} | {pair['failure_avoidance']:+.3f} |"
         )
     return lines
 
