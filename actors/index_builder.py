@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Any
 
 import ray
@@ -9,6 +10,16 @@ import ray
 from rl_cluster.config import SearchConfig
 from rl_cluster.models.source import cache_root
 from rl_cluster.retrieval.devices import devices_from_config
+
+
+@dataclass(frozen=True)
+class BuiltIndex:
+    """`index_id`: the content id; `warning`: what its user should know of it, in a sentence, or empty."""
+
+    folder: str
+    index_id: str
+    num_documents: int
+    warning: str = ""
 
 
 def build_options(search: SearchConfig, parts: tuple[str, ...]) -> dict[str, Any]:
@@ -19,10 +30,10 @@ def build_options(search: SearchConfig, parts: tuple[str, ...]) -> dict[str, Any
 @ray.remote(max_calls=1)  # the process ends and gives its memory back
 def build_index(
     path: str, corpus_name: str | None, search: dict[str, Any], locales: list[str], parts: tuple[str, ...]
-) -> tuple[str, str, int]:
+) -> BuiltIndex:
     """Builds the index of one corpus of a file, or finds it, and cuts it into the shards that the configuration asks for.
 
-    Returns its folder, its content id and its number of documents. `corpus_name` None: the only one of the file. `locales` of the
+    `corpus_name` None: the only one of the file. `locales` of the
     questions choose the analyser where the documents do not say their own. `parts`: those that the offered tools read; making
     vectors takes the longest.
     """
@@ -32,6 +43,7 @@ def build_index(
 
     from rl_cluster.datasets.corpus import read_corpus
     from rl_cluster.retrieval.index import SearchIndex
+    from rl_cluster.retrieval.recall import recall_warning
     from rl_cluster.retrieval.settings import settings_from_config
     from rl_cluster.retrieval.shards import cut
 
@@ -46,7 +58,7 @@ def build_index(
     )
     folder = str(root / index.index_id)
     cut(folder, search["shards"])
-    return folder, index.index_id, len(corpus)
+    return BuiltIndex(folder, index.index_id, len(corpus), recall_warning(index.manifest))
 
 
 @ray.remote(max_calls=1, num_cpus=0)

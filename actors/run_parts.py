@@ -12,7 +12,7 @@ from typing import Any
 
 import ray
 
-from actors.index_builder import build_index, build_options
+from actors.index_builder import BuiltIndex, build_index, build_options
 from actors.remote import within
 from actors.rollout_worker import TRANSFER_GROUP, WorkerSettings
 from actors.search_client import SearchAccess
@@ -108,21 +108,21 @@ async def prepare_search(config: Config, model_path: str) -> RunData:
 async def _serve_corpora(config: Config, folder: Path, locales: dict[str, set[str]]) -> tuple[dict[str, str], str]:
     """Builds or opens the index of every corpus and deploys the service; content ids by corpus, and a sentence for people."""
     app, search = search_app(config), config.search
-    folders, index_ids, total = {}, {}, 0
-    for corpus in sorted(locales):
-        index_folder, index_ids[corpus], num_documents = await _build(config, folder, corpus, sorted(locales[corpus]))
-        folders[index_name(corpus)] = index_folder
-        total += num_documents
+    built = {corpus: await _build(config, folder, corpus, sorted(locales[corpus])) for corpus in sorted(locales)}
+    folders = {index_name(corpus): index.folder for corpus, index in built.items()}
+    index_ids = {corpus: index.index_id for corpus, index in built.items()}
+    total = sum(index.num_documents for index in built.values())
     tools = environment_settings(config).tool_settings
     await asyncio.to_thread(start_search, folders, app, service_settings(search, tools))
     address = f"{http_address(search.host, search.port)}/{app}/v1/search"
     ids = ", ".join(identity[:12] for identity in index_ids.values())
     what = f"{total} documents, index {ids}" if len(index_ids) == 1 else f"{total} documents, {len(index_ids)} indexes"
-    return index_ids, f"search service is up: {what}, {address}"
+    warnings = "".join(f"\nwarning: {index.warning}" for index in built.values() if index.warning)
+    return index_ids, f"search service is up: {what}, {address}{warnings}"
 
 
-async def _build(config: Config, folder: Path, corpus: str, locales: list[str]) -> tuple[str, str, int]:
-    """The folder, the content id and the number of documents of one corpus' index."""
+async def _build(config: Config, folder: Path, corpus: str, locales: list[str]) -> BuiltIndex:
+    """The index of one corpus."""
     search, parts = config.search, open_parts(config.environment.tools)
     path = str(folder / "corpus.parquet")
     built = build_index.options(**build_options(search, parts)).remote(

@@ -41,7 +41,7 @@ class VectorConfig(Section):
     kind: Literal["flat", "hnsw", "ivf_pq"]
     links: Annotated[int, Field(ge=2)]
     build_breadth: Positive
-    search_breadth: Positive
+    search_breadth: NonNegative
     lists: NonNegative
     probes: NonNegative
     code_bytes: Positive

@@ -8,6 +8,7 @@ from __future__ import annotations
 import re
 import signal
 import sys
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -31,6 +32,7 @@ from rl_cluster.datasets.preparation.settings import (
 )
 from rl_cluster.datasets.preparation.workspace import ROWS, workspace
 from rl_cluster.errors import ConfigError, RLClusterError
+from rl_cluster.evaluation.statistics import FEW_QUESTIONS
 
 PREPARE = Application("prepare", "rl_cluster.prepare", check_prepare, required=("dataset",))
 
@@ -94,6 +96,8 @@ def summary(manifest: dict[str, Any], out: Path) -> list[str]:
         split: sum(found.values()) if isinstance(found, dict) else found for split, found in counts["tasks"].items()
     }
     lines = [f"{manifest['title']}: " + ", ".join(f"{number:,} {split}" for split, number in tasks.items()) + " tasks"]
+    if "sets" not in manifest:  # a mixture notes it itself
+        lines += _few(tasks)
     for name, part in (manifest.get("sets") or {manifest["dataset"]: manifest}).items():
         lines += _set_lines(name, part)
     if "sets" in manifest:
@@ -107,6 +111,21 @@ def summary(manifest: dict[str, Any], out: Path) -> list[str]:
         for found in manifest["leakage"]
     ]
     return [*lines, f"written to {out} (manifest.json has every id that was dropped, and why)"]
+
+
+def _few(tasks: Mapping[str, int]) -> list[str]:
+    """What a run on these tasks would be refused for, or could not say. A set without training tasks is for evaluation alone."""
+    if not tasks.get("train"):
+        return []
+    raising = "raise {}_fraction, which holds training tasks out for it, or give more".format
+    lines = [
+        f"note: {split} has no task, and a training run needs some in each split; {raising(split)}"
+        for split in ("validation", "test")
+        if not tasks.get(split)
+    ]
+    if 0 < tasks.get("test", 0) < FEW_QUESTIONS:
+        lines.append(f"note: {tasks['test']} test questions say little about a gain; {raising('test')}")
+    return lines
 
 
 def _set_lines(name: str, manifest: dict[str, Any]) -> list[str]:

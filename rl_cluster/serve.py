@@ -14,7 +14,7 @@ import threading
 from collections.abc import Callable
 from pathlib import Path
 from types import FrameType
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import hydra
 from omegaconf import DictConfig
@@ -26,6 +26,9 @@ from rl_cluster.errors import ClusterError, ConfigError, DeadlineError, RLCluste
 from rl_cluster.service.serve_settings import ServeConfig, check_serve
 from rl_cluster.service.settings import ServiceSettings, service_settings
 from rl_cluster.service.values import WHOLE_TOOLS, http_address, index_name, open_parts, shards_of
+
+if TYPE_CHECKING:
+    from actors.index_builder import BuiltIndex
 
 SERVE = Application("serve", "rl_cluster.serve", check_serve)
 
@@ -115,7 +118,10 @@ def _serve(config: ServeConfig, settings: ServiceSettings, console: Console) -> 
             _cut(list(indexes.values()), config)
         for name, path in (config.corpora or {}).items():
             console.print(f"building or opening the index of {path}", markup=False, highlight=False, soft_wrap=True)
-            indexes[name] = _build(name, path, config)
+            built = _build(name, path, config)
+            indexes[name] = built.folder
+            if built.warning:
+                console.print(f"warning: {built.warning}", markup=False, highlight=False, soft_wrap=True)
         try:
             start_search(indexes, config.name, settings, route_prefix="/")
         except KeyboardInterrupt:
@@ -146,7 +152,7 @@ def _on_signals(handler: Callable[[int, FrameType | None], Any] | signal.Handler
         signal.signal(number, handler)
 
 
-def _build(name: str, path: str, config: ServeConfig) -> str:
+def _build(name: str, path: str, config: ServeConfig) -> BuiltIndex:
     import ray
     from ray.exceptions import GetTimeoutError
 
@@ -157,7 +163,7 @@ def _build(name: str, path: str, config: ServeConfig) -> str:
     options = build_options(config.search, parts)
     reference = build_index.options(**options).remote(str(file), corpus, search, list(config.locales), parts)
     try:
-        return ray.get(reference, timeout=config.search.build_timeout_s)[0]
+        return ray.get(reference, timeout=config.search.build_timeout_s)
     except GetTimeoutError as error:
         raise DeadlineError(
             f"The index of {path} was not built within search.build_timeout_s={config.search.build_timeout_s:.0f} s; raise it, or lower "

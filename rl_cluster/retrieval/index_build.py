@@ -24,6 +24,7 @@ from rl_cluster.retrieval.filters import FilterIndex
 from rl_cluster.retrieval.lexical import LexicalIndex
 from rl_cluster.retrieval.manifest import FORMAT_VERSION, MANIFEST_FILE, token_versions, write_manifest
 from rl_cluster.retrieval.memory import check_build
+from rl_cluster.retrieval.recall import measured_recall
 from rl_cluster.retrieval.self_check import known_answers, rows_agree
 from rl_cluster.retrieval.settings import IndexSettings
 
@@ -128,7 +129,7 @@ def _write(
     write_documents(folder, in_order(corpus))
     ordered = DocumentStore(folder, corpus.name)
     FilterIndex.build(ordered.metadata()).save(folder / "filters")
-    lexical = vector = key = None
+    lexical = vector = key = recall = None
     if "lexical" in settings.parts:
         blocks = (ordered.texts(start, start + _TEXT_ROWS) for start in range(0, len(ordered), _TEXT_ROWS))
         texts = (f"{title}\n{text}" for block in blocks for title, text in block)
@@ -147,12 +148,14 @@ def _write(
         flat = VectorIndex.load(folder / "vector")
         vector = VectorIndex(flat.embeddings, settings.vector)
         vector.save(folder / "vector")
+        recall = measured_recall(ordered, vector, embedder, settings.query_prompt)
     entries = {
         "content_id": identity,
         "corpus": corpus.name,
         "num_documents": len(corpus),
         "embeddings": key,
         "commits": model_commits(settings),
+        "recall": recall,
         "answers": known_answers(ordered, lexical, vector),
     }
     write_manifest(folder, settings, entries)

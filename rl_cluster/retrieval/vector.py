@@ -10,7 +10,6 @@ from __future__ import annotations
 import warnings
 from collections.abc import Collection, Iterator, Sequence
 from contextlib import contextmanager
-from math import ceil
 from pathlib import Path
 from typing import Any
 
@@ -156,25 +155,24 @@ class VectorIndex:
             return _multiplied(queries, self.embeddings, wanted)
         return faiss.knn(queries, self.embeddings, wanted, faiss.METRIC_INNER_PRODUCT)
 
-    def _breadth(self, k: int, total: int) -> int:
-        """Candidates of a walk over the graph, of which a share of `total` in all documents is allowed."""
-        return ceil(max(self.settings.search_breadth, k * self.settings.refine) * len(self) / total)
-
     def _walked(self, k: int, total: int) -> int:
         """The documents that a walk over the graph compares at most; none for lists."""
-        return self._breadth(k, total) * self.settings.links if self.settings.kind == "hnsw" and total else 0
+        if self.settings.kind != "hnsw" or not total:
+            return 0
+        return self.settings.breadth_of(len(self), k, total / len(self)) * self.settings.links
 
     def _propose(self, query: np.ndarray, k: int, allowed: np.ndarray | None, total: int) -> np.ndarray:
         """Positions that the approximate index holds for the nearest of the `total` allowed ones; fewer than k where it got lost."""
         settings = self.settings
-        wanted = min(len(self), k * settings.refine)
+        # A graph compares the rows themselves, so that only ties and last digits are left to be settled.
+        wanted = min(len(self), k + 16 if settings.kind == "hnsw" else k * settings.refine)
         if self._gpu is not None and allowed is None and wanted <= MOST_RESULTS:
             positions = self._gpu.nearest(query[None], wanted)[1][0]
             return positions[positions >= 0]
         bits = None if allowed is None else np.packbits(allowed, bitorder="little")
         selector = None if bits is None else faiss.IDSelectorBitmap(bits)  # pyright: ignore[reportCallIssue]
         if settings.kind == "hnsw":
-            breadth = self._breadth(k, total)
+            breadth = settings.breadth_of(len(self), k, total / len(self))
             parameters = faiss.SearchParametersHNSW(sel=selector, efSearch=breadth)  # pyright: ignore[reportAttributeAccessIssue]
         else:
             probes = settings.probes_of(self._approximate.nlist, total / len(self))

@@ -46,7 +46,7 @@ def test_index_is_built_in_the_language_of_the_documents_where_they_say_it(
         pq.write_table(pq.read_table(path).drop_columns(["locale"]), path)
     build: Any = build_index
     search = load_config([]).search.model_dump()
-    folder, _, size = build._function(str(path), "mlqa/de", search, questions, ("lexical", "vector"))
-    index = SearchIndex.open(folder, ("lexical",))
-    assert size == len(index.corpus) > 0
+    built = build._function(str(path), "mlqa/de", search, questions, ("lexical", "vector"))
+    index = SearchIndex.open(built.folder, ("lexical",))
+    assert built.num_documents == len(index.corpus) > 0
     assert index.settings.lexical.analysis.analyzer == analyzer

@@ -24,7 +24,7 @@ from rl_cluster.datasets.preparation.hub import locate
 from rl_cluster.datasets.preparation.pipeline import FILES, Options, input_key
 from rl_cluster.datasets.tables import MISSING, check_tasks, read_tasks
 from rl_cluster.errors import ConfigError, DataError
-from rl_cluster.prepare import PREPARE, run
+from rl_cluster.prepare import PREPARE, run, summary
 from tests.helpers.prepared import FIXTURES, expected, prepare_fixture, run_prepare, write_own
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -265,3 +265,19 @@ def test_interrupted_conversion_of_confidential_texts_keeps_none(
     )
     assert run(config) == 130
     assert not (tmp_path / ".out.partial").exists()
+
+
+def test_summary_of_a_small_training_set_says_which_split_is_empty_or_says_little(tmp_path: Path) -> None:
+    tasks = [{**TASK, "query_id": f"q{number}", "split": "train"} for number in range(12)]
+    source = write_own(tmp_path / "in", tasks, [DOCUMENT])
+    nothing = run_prepare("jsonl", source, tmp_path / "a", "validation_fraction=0")
+    notes = [line for line in summary(nothing.manifest, nothing.folder) if line.startswith("note: ")]
+    assert [note.split(";")[0] for note in notes] == [
+        f"note: {split} has no task, and a training run needs some in each split" for split in ("validation", "test")
+    ]
+    half = run_prepare("jsonl", source, tmp_path / "b", "validation_fraction=0.4", "test_fraction=0.4")
+    few = half.manifest["counts"]["tasks"]["test"]
+    assert 0 < few < 10
+    assert f"note: {few} test questions say little about a gain; raise test_fraction" in "\n".join(
+        summary(half.manifest, half.folder)
+    )

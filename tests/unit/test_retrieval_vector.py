@@ -1,7 +1,13 @@
+from collections.abc import Sequence
+from pathlib import Path
+
 import numpy as np
 import pytest
 
+from rl_cluster.datasets.task import Document
 from rl_cluster.errors import ConfigError, IndexFormatError
+from rl_cluster.retrieval.documents import DocumentStore, write_documents
+from rl_cluster.retrieval.recall import measured_recall, recall_warning
 from rl_cluster.retrieval.vector import VectorIndex
 from rl_cluster.retrieval.vector_settings import VectorSettings
 
@@ -104,11 +110,53 @@ def test_probes_grow_with_the_lists_and_with_what_filters_leave_out() -> None:
     assert VectorSettings("ivf_pq", probes=7).probes_of(2828, 0.5) == 14
 
 
+def test_breadth_grows_with_the_documents_the_results_and_what_filters_leave_out() -> None:
+    shipped = VectorSettings("hnsw")
+    assert [shipped.breadth_of(size, 10) for size in (100, 2000, 100_000, 500_000)] == [100, 128, 632, 1414]
+    assert [shipped.breadth_of(100_000, 10, share) for share in (0.5, 0.001)] == [1264, 100_000]
+    assert shipped.breadth_of(100_000, 100) == 1000
+    assert VectorSettings("hnsw", search_breadth=40).breadth_of(100_000, 4) == 40
+
+
 def _mean_recall(index: VectorIndex, rows: np.ndarray, queries: np.ndarray, mask: np.ndarray | None) -> float:
     found = [set(_positions(index.search(query, 10, allowed=mask))) for query in queries]
     return float(
         np.mean([len(set(_brute_force(rows, q, 10, mask)) & a) / 10 for q, a in zip(queries, found, strict=True)])
     )
+
+
+class _Questions:
+    """Embeds any text as the next of the given rows."""
+
+    def __init__(self, rows: np.ndarray):
+        self._rows = iter(rows)
+
+    def encode(self, texts: Sequence[str]) -> np.ndarray:
+        return np.stack([next(self._rows) for _ in texts])
+
+
+@pytest.mark.parametrize(
+    ("settings", "low", "high"),
+    [
+        (VectorSettings("hnsw"), 0.95, 1.0),
+        (VectorSettings("hnsw", links=2, build_breadth=4, search_breadth=4), 0.0, 0.9),
+    ],
+    ids=["shipped", "poor"],
+)
+def test_measured_recall_is_the_share_that_is_found_and_little_is_warned_of(
+    tmp_path: Path, settings: VectorSettings, low: float, high: float
+) -> None:
+    rng = np.random.default_rng(0)
+    rows, questions = _unit(rng.normal(size=(10_500, 12))), _unit(rng.normal(size=(100, 12)))
+    write_documents(tmp_path, [Document(f"{i:05d}", "", "six words") for i in range(len(rows))])
+    index = VectorIndex(rows, settings)
+    recall = measured_recall(DocumentStore(tmp_path, "kb"), index, _Questions(questions), "")
+    assert recall == pytest.approx(_mean_recall(index, rows, questions, None))
+    assert low <= recall <= high
+    said = recall_warning({"recall": recall, "corpus": "kb", "settings": {"vector": {"kind": "hnsw"}}})
+    assert bool(said) == (recall < 0.95)
+    assert measured_recall(DocumentStore(tmp_path, "kb"), VectorIndex(rows), _Questions(questions), "") is None
+    assert recall_warning({"recall": None}) == recall_warning({}) == ""
 
 
 @pytest.mark.slow

@@ -23,10 +23,10 @@ def test_build_index_without_vectors_makes_none(tmp_path: Path, monkeypatch: pyt
     build: Any = index_builder.build_index
     # No model of that name can be loaded.
     search = load_config(["search.embedder='bundled:none'"]).search.model_dump()
-    folder, _, size = build._function(str(corpus), "pumps", search, ["en"], open_parts(["bm25_search"]))
-    assert size == 12
-    assert SearchIndex.open(folder).tools == ["lexical"]
-    assert not (Path(folder) / "vector").exists()
+    built = build._function(str(corpus), "pumps", search, ["en"], open_parts(["bm25_search"]))
+    assert built.num_documents == 12
+    assert SearchIndex.open(built.folder).tools == ["lexical"]
+    assert not (Path(built.folder) / "vector").exists()
 
 
 @pytest.mark.parametrize(
@@ -47,12 +47,13 @@ def test_serve_corpora_offered_tools_decide_what_is_built_and_deployed(
 
     async def build(path: str, corpus: str, search: Any, locales: list[str], wanted: tuple[str, ...]) -> Any:
         built.append(wanted)
-        return f"/{corpus}", "id", 12
+        return index_builder.BuiltIndex(f"/{corpus}", "id", 12, "it finds little.")
 
     remote = SimpleNamespace(options=lambda **_: SimpleNamespace(remote=build))
     monkeypatch.setattr(run_parts, "build_index", remote)
     monkeypatch.setattr(run_parts, "start_search", lambda folders, app, settings: deployed.append(settings))
-    asyncio.run(run_parts._serve_corpora(config, Path("/data"), {"kb": {"en"}}))
+    _, summary = asyncio.run(run_parts._serve_corpora(config, Path("/data"), {"kb": {"en"}}))
+    assert summary.endswith("\nwarning: it finds little.")
     assert built == [parts]
     assert deployed[0].tools.tools == tools
     client: Any = open_search(run_parts.search_access(config))
