@@ -181,6 +181,12 @@ async def _answer_error(_: Request, error: Exception) -> Response:
         return _error(error.status_code, words.get(error.status_code, "error"), str(error.detail))
     if isinstance(error, RequestValidationError):
         problem = error.errors()[0]
+        if problem["type"] == "json_invalid":
+            return _error(422, "bad_request", f"The body is no JSON: {problem['ctx']['error']}.")
+        if tuple(problem["loc"]) == ("body",) and problem["type"] != "missing":
+            return _error(
+                422, "bad_request", "The body is no JSON object; send one, with content-type: application/json."
+            )
         where = ".".join(str(part) for part in problem["loc"] if part != "body") or "the body"
         return _error(422, "bad_request", f"{where} is refused: {problem['msg']}.")
     for kind, status, word in _STATUSES:

@@ -17,7 +17,7 @@ from rich.console import Group
 
 from rl_cluster.config import Config, bound_settings
 from rl_cluster.datasets.task import Task
-from rl_cluster.evaluation.comparison import compare_systems
+from rl_cluster.evaluation.comparison import compare_systems, correct_by_holm
 from rl_cluster.evaluation.external import metric_bounds
 from rl_cluster.evaluation.files import write_whole
 from rl_cluster.evaluation.measures import MeasureSettings
@@ -180,18 +180,20 @@ class RunReport:
         found = []
         for temperature in self.config.evaluation.temperatures[:-1]:
             names = {name for name, at in self.records if at == temperature}
-            for first, second in PAIRS.values():
-                if first in names and second in names:
-                    means = {name: self.summary(name, temperature).ndcg.mean for name in (first, second)}
-                    found.append(
-                        {
-                            **self._compare(first, second, temperature).as_json(),
-                            "name": f"{second} - {first}",
-                            "temperature": temperature_label(temperature),
-                            "before": means[first],
-                            "after": means[second],
-                        }
-                    )
+            means = {name: self.summary(name, temperature).ndcg.mean for name in names}
+            pairs = {
+                f"{second} - {first}": {
+                    **self._compare(first, second, temperature).as_json(),
+                    "name": f"{second} - {first}",
+                    "temperature": temperature_label(temperature),
+                    "before": means[first],
+                    "after": means[second],
+                }
+                for first, second in PAIRS.values()
+                if first in names and second in names
+            }
+            correct_by_holm(pairs)
+            found += pairs.values()
         return found
 
     def as_json(self) -> dict[str, Any]:

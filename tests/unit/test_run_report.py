@@ -119,6 +119,25 @@ def test_report_finished_writes_page_and_markdown_with_the_episodes(tmp_path: Pa
     assert written["validations"][0]["step"] == 0
 
 
+def test_report_finished_shows_the_greedy_comparison_beside_that_of_the_serving_temperature(tmp_path: Path) -> None:
+    report = report_in(tmp_path)
+    fill(report)
+    _, markdown, page = report.finish({}, [], 1.0)
+    _, _, table = markdown.read_text().partition("## At other temperatures")
+    paired = json.loads((tmp_path / "report.json").read_text())["greedy"]["paired"]
+    row = next(line for line in table.splitlines() if line.startswith("| after - before | greedy | 20 | "))
+    assert f"| {paired['ndcg@10']:+.3f} [" in row
+    assert any(line.startswith("| after - control | greedy |") for line in table.splitlines())
+    assert "<h2>At other temperatures</h2>" in page.read_text()
+
+
+def test_report_of_one_temperature_has_no_section_for_others(tmp_path: Path) -> None:
+    report = report_in(tmp_path, "evaluation.temperatures=[1.0]")
+    fill(report)
+    _, markdown, page = report.finish({}, [], 1.0)
+    assert "other temperatures" not in markdown.read_text() + page.read_text()
+
+
 def test_report_shows_the_alarms_of_collapsed_groups_in_every_file(tmp_path: Path) -> None:
     report = report_in(tmp_path, "tracking=none")
     fill(report)

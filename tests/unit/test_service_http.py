@@ -130,6 +130,21 @@ def test_search_bytes_that_are_no_request_are_refused_and_nothing_stops(
     assert search(client).status_code == 200
 
 
+@pytest.mark.parametrize(
+    ("content", "kind", "says"),
+    [
+        (b"not json", "application/json", "The body is no JSON: "),
+        (b"[]", "application/json", "The body is no JSON object; send one, with content-type: application/json."),
+        (b'{"tool": "bm25_search", "query": "x"}', "text/plain", "send one, with content-type: application/json."),
+        (b"", "application/json", "the body is refused: Field required."),
+    ],
+)
+def test_search_body_that_is_no_object_is_told_apart(client: TestClient, content: bytes, kind: str, says: str) -> None:
+    answer = client.post("/v1/search", content=content, headers={"content-type": kind})
+    assert answer.status_code == 422
+    assert says in answer.json()["error"]["message"]
+
+
 def test_search_excluding_as_many_as_published_questions_do_is_answered(client: TestClient) -> None:
     ids = ["d000", *(f"a_collection_of_bright/{i:05d}_{i % 7}.txt" for i in range(11_224))]
     hits = search(client, k=100, excluded=ids).json()["hits"]

@@ -17,7 +17,7 @@ FOOTNOTE = (
     "Brackets are 95% intervals over questions, by bootstrap, by Wilson for rates of failures and quantiles of latency, or by Clopper and "
     "Pearson where all questions have one value; failed episodes count 0 and stay in every mean, also those that are lost, which "
     "infrastructure failed and no failure rate has. p is that of a paired randomisation test with Holm's correction: over the data sets "
-    "of a pair, over the pieces of a data set, for all questions over the pairs, and over the drifts of a system or pair. The smallest "
+    "of a pair, over the pieces of a data set, for all questions over the pairs of a temperature, and over the drifts of a system or pair. The smallest "
     "detectable difference is what that test finds in 4 of 5 cases at the level 0.05 divided by the number of comparisons that p is "
     "corrected over."
 )
@@ -35,7 +35,7 @@ class ReportContent:
     questions: see `question_views`. drifts: one entry per drift with `name`, `description`, the paired difference to the
     undisturbed run by system in `systems`, each with the number of failures that were `injected`, that of each pair of systems
     under it in `pairs`, and in `does_not_apply` the systems that cannot meet it. temperatures: paired differences at other temperatures
-    than that of `comparison`, each with `name`, `temperature` in words, and the mean nDCG@10 of both sides in `before` and `after`.
+    than that of `comparison`, each with `name`, `temperature` in words, `p_holm`, and the mean nDCG@10 of both sides in `before` and `after`.
     """
 
     title: str

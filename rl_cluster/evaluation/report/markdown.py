@@ -62,7 +62,7 @@ def _temperatures(pairs: Sequence[Mapping[str, Any]]) -> list[str]:
     for pair in pairs:
         lines.append(
             f"| {plain(pair['name'])} | {plain(pair['temperature'])} | {pair['n']} | {pair['before']:.4f}→{pair['after']:.4f} | "
-            f"{with_interval(pair['ndcg@10'], pair['ci95'], '{:+.3f}')}{_caution(pair)} | {p_value(pair['p'])} | "
+            f"{with_interval(pair['ndcg@10'], pair['ci95'], '{:+.3f}')}{_caution(pair)} | {p_value(pair['p_holm'])} | "
             f"{pair['ranking']:+.3f} | {pair['failure_avoidance']:+.3f} |"
         )
     return lines
