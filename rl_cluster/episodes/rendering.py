@@ -2,8 +2,8 @@
 
 Invariant: ids that were sent or sampled are never produced again. After a reply only what follows it is rendered: the
 end of the assistant turn that the model did not sample itself, the observation, and the head of the next reply. The one
-exception is a reply whose thinking the template strips from later turns: what follows it is a conversation that the model
-has not seen in these ids, so the whole prompt is rendered anew, and the next turn opens a row of its own.
+exception is a reply whose thinking the template strips, at once or when the next reply is there: what follows is a conversation that
+the model has not seen in these ids, so the whole prompt is rendered anew, and the next turn opens a row of its own.
 """
 
 from __future__ import annotations
@@ -22,6 +22,8 @@ _THOUGHT = f"{_MARK}THOUGHT{_MARK}"
 _END_OF_THINKING = "</think>"
 Exchange = tuple[str, list[str]]
 """The text of a reply, and the observations that answered it: one for each of its calls."""
+_REPLIES = 4
+"""Over which it is seen of how many a template keeps the thinking."""
 _RENDERINGS = 20
 """In which chance is seen: a choice between two texts hides in all of them once in half a million."""
 _TIMES = (datetime(2026, 1, 1, 1, 2, 3, 4), datetime(2026, 1, 1, 23, 45, 56, 789012))
@@ -51,7 +53,8 @@ class ChatRenderer:
         )
         self.stop_token_ids = self._stop_ids()
         self._check_template()
-        self.strips_thinking = self._strips_thinking()
+        self.replies_with_thinking = self._replies_with_thinking()
+        """Of how many last replies the template keeps the thinking; None where it keeps all."""
 
     def first_prompt(self, system: str, question: str, tools: list[ToolSpec]) -> list[int]:
         """Ids of the conversation's head, ready for the first reply."""
@@ -68,8 +71,10 @@ class ChatRenderer:
         exchanges: list[Exchange],
     ) -> list[int]:
         """Ids of the prompt that follows `prompt` and `sampled`. exchanges: all turns so far, the one just sampled last."""
-        reply, observations = exchanges[-1]
-        if not (self.strips_thinking and _END_OF_THINKING in reply):
+        kept = self.replies_with_thinking
+        stripped = exchanges[-1 - kept][0] if kept is not None and len(exchanges) > kept else ""
+        if _END_OF_THINKING not in stripped:
+            observations = exchanges[-1][1]
             return [*prompt, *sampled, *self.continuation(system, question, tools, sampled, observations)]
         messages = self._head(system, question)
         for text, seen in exchanges:
@@ -132,14 +137,13 @@ class ChatRenderer:
                 "The chat template does not show a reply as it was written; the next turn could not extend it."
             )
 
-    def _strips_thinking(self) -> bool:
-        thinking = f"<think>\n{_THOUGHT}\n{_END_OF_THINKING}\n\n{_REPLY}"
-        messages = [
-            *self._head("system", "question"),
-            {"role": "assistant", "content": thinking},
-            {"role": self.observation_role, "content": "observation"},
-        ]
-        return _THOUGHT not in self._render(messages, [], generate=True)
+    def _replies_with_thinking(self) -> int | None:
+        messages = self._head("system", "question")
+        for _ in range(_REPLIES):
+            thinking = f"<think>\n{_THOUGHT}\n{_END_OF_THINKING}\n\n{_REPLY}"
+            messages += [{"role": "assistant", "content": thinking}, *self._observed(["observation"])]
+        kept = self._render(messages, [], generate=True).count(_THOUGHT)
+        return None if kept >= _REPLIES else kept
 
     def _head(self, system: str, question: str) -> list[dict[str, str]]:
         return [{"role": "system", "content": system}, {"role": "user", "content": self.sanitise(question)}]

@@ -41,6 +41,11 @@ HERMES = r"""
 # The same, but thinking is cut from every assistant turn that is not the last message, as older templates do.
 HERMES_STRIPPING = HERMES.replace("loop.index0 < ns.last_query", "not loop.last")
 
+# Thinking is kept in the last reply alone.
+HERMES_LAST_THINKING = HERMES.replace(
+    "ns.searching and message.role == 'user'", "ns.searching and message.role == 'assistant'"
+)
+
 # As Llama 3 has it: header ids, tools in the first user turn, observations as JSON under the role ipython.
 LLAMA3 = r"""
 {{- bos_token }}

@@ -18,7 +18,7 @@ from rl_cluster.episodes.formats import detect_format, get_format
 from rl_cluster.episodes.rendering import ChatRenderer
 from rl_cluster.errors import ModelError
 from rl_cluster.models.source import resolve_model
-from tests.helpers.templates import HERMES, HERMES_STRIPPING, LLAMA3, QWEN3_CODER
+from tests.helpers.templates import HERMES, HERMES_LAST_THINKING, HERMES_STRIPPING, LLAMA3, QWEN3_CODER
 
 SETTINGS = SearchEnvironmentSettings(max_turns=5, k=4, max_k=10)
 TOOLS = tool_specs(SETTINGS.tool_settings)
@@ -103,6 +103,7 @@ def families(tokenizer: Any) -> dict[str, Family]:
         "chatml": family_of(tokenizer, tokenizer.chat_template, "<|im_end|>"),
         "hermes": family_of(tokenizer, HERMES, "<|im_end|>"),
         "stripping": family_of(tokenizer, HERMES_STRIPPING, "<|im_end|>"),
+        "last_thinking": family_of(tokenizer, HERMES_LAST_THINKING, "<|im_end|>"),
         "qwen3_coder": family_of(tokenizer, QWEN3_CODER, "<|im_end|>"),
         "llama3": family_of(tokenizer, LLAMA3, "<|eot_id|>"),
     }
@@ -124,7 +125,7 @@ def play(family: Family, turns: list[TurnTexts]) -> list[int]:
 
 def test_families_formats_are_detected(families: dict[str, Family]) -> None:
     roles = {name: family.renderer.observation_role for name, family in families.items()}
-    tools = dict.fromkeys(("hermes", "stripping", "qwen3_coder"), "tool")
+    tools = dict.fromkeys(("hermes", "stripping", "last_thinking", "qwen3_coder"), "tool")
     assert roles == {"chatml": "user", **tools, "llama3": "ipython"}
 
 
@@ -258,25 +259,31 @@ def test_next_prompt_thinking_that_the_template_strips_is_rendered_anew(families
 thoughtful_turns = st.lists(st.tuples(st.none() | words, words, words), min_size=1, max_size=4)
 
 
+KEPT_THINKING = {"stripping": 0, "last_thinking": 1}
+
+
+@pytest.mark.parametrize("name", KEPT_THINKING)
 @given(script=thoughtful_turns)
 @settings(max_examples=20, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 def test_next_prompt_random_thinking_equals_rendering_at_once(
-    families: dict[str, Family], script: list[tuple[str | None, str, str]]
+    families: dict[str, Family], name: str, script: list[tuple[str | None, str, str]]
 ) -> None:
-    check_thinking(families["stripping"], script)
+    check_thinking(families[name], KEPT_THINKING[name], script)
 
 
 @pytest.mark.slow
+@pytest.mark.parametrize("name", KEPT_THINKING)
 @given(script=thoughtful_turns)
 @settings(max_examples=1000, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 def test_next_prompt_a_thousand_scripts_of_thinking_equal_rendering_at_once(
-    families: dict[str, Family], script: list[tuple[str | None, str, str]]
+    families: dict[str, Family], name: str, script: list[tuple[str | None, str, str]]
 ) -> None:
-    check_thinking(families["stripping"], script)
+    check_thinking(families[name], KEPT_THINKING[name], script)
 
 
-def check_thinking(family: Family, script: list[tuple[str | None, str, str]]) -> None:
-    """Turns of thinking, which the template strips, or None for none; a reply; an observation."""
+def check_thinking(family: Family, kept: int, script: list[tuple[str | None, str, str]]) -> None:
+    """Turns of thinking, of which the template keeps the last `kept`, or None for none; a reply; an observation."""
+    assert family.renderer.replies_with_thinking == kept
     turns: list[TurnTexts] = []
     prompt = family.first()
     for thinking, reply, observation in script:
@@ -286,14 +293,15 @@ def check_thinking(family: Family, script: list[tuple[str | None, str, str]]) ->
         before = prompt
         prompt = family.next(before, sampled, turns)
         assert prompt == family.at_once(turns)
-        if thinking is None:  # the row goes on: nothing that was sent or sampled is produced again
+        lost = script[len(turns) - 1 - kept][0] if len(turns) > kept else None
+        if lost is None:  # the row goes on: nothing that was sent or sampled is produced again
             assert prompt[: len(before) + len(sampled)] == [*before, *sampled]
 
 
 @pytest.mark.parametrize("name", FAMILIES)
 def test_next_prompt_template_that_keeps_replies_extends_the_ids(families: dict[str, Family], name: str) -> None:
     family = families[name]
-    assert family.renderer.strips_thinking is False
+    assert family.renderer.replies_with_thinking is None
     reply = "<think>\nfirst\n</think>\n\nbm25_search: A"
     prompt, sampled = family.first(), family.ids(reply)
     after = family.next(prompt, sampled, [(reply, OBSERVATION)])
