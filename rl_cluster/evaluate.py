@@ -37,7 +37,7 @@ from rl_cluster.evaluation.settings import (
     searched_tools,
     systems_of,
 )
-from rl_cluster.own_folder import own_folder
+from rl_cluster.own_folder import check_folder, own_folder
 
 if TYPE_CHECKING:
     from rl_cluster.datasets.corpus import Corpus
@@ -169,7 +169,7 @@ def evaluate(
 
 
 def check_inputs(config: EvaluateConfig, sets: Sequence[QuestionSet]) -> KeptParts:
-    """Raises the first error among models, tool formats, keys, documents, drifts and what the output folder holds; starts nothing.
+    """Raises the first error among output folder, tracking store, models, tool formats, keys, documents, drifts and what was played before; starts nothing.
 
     Returns what was played before.
     """
@@ -180,7 +180,11 @@ def check_inputs(config: EvaluateConfig, sets: Sequence[QuestionSet]) -> KeptPar
     from rl_cluster.evaluation.world import check_documents, check_filters
     from rl_cluster.learning.checkpoint_export import resolve_policy
     from rl_cluster.models.parts import configuration_and_tokenizer
+    from rl_cluster.tracking.store import check_store
 
+    check_folder(config.folder, "evaluation")
+    if config.tracking.enabled:
+        check_store(_tracking_uri(config))
     systems = systems_of(config)
     models, weights = {}, {}
     for name, system in systems.items():
@@ -442,13 +446,18 @@ def _connect(config: EvaluateConfig) -> None:
         ) from error
 
 
+def _tracking_uri(config: EvaluateConfig) -> str:
+    return config.tracking.uri or f"sqlite:///{config.folder.parent / 'mlflow.db'}"
+
+
 def _track(config: EvaluateConfig, content: ReportContent, evaluation: Evaluation, paths: Sequence[Path]) -> str:
     """Returns a sentence on what MLflow did not take, empty where it took all."""
     from rl_cluster.evaluation.report.flat import flat_numbers
     from rl_cluster.tracking.mlflow_tracker import Tracker
 
-    uri = config.tracking.uri or f"sqlite:///{config.folder.parent / 'mlflow.db'}"
-    tracker = Tracker(uri, config.tracking.experiment, config.run_name, config.model_dump(mode="json"))
+    tracker = Tracker(
+        _tracking_uri(config), config.tracking.experiment, config.run_name, config.model_dump(mode="json")
+    )
     tracker.log_metrics(flat_numbers(content.comparison, content.drifts), 0)
     for trajectories in evaluation.traces.values():
         tracker.log_traces(trajectories, 0, config.tracking.traces_per_step)

@@ -16,7 +16,7 @@ def check_folder(folder: Path, what: str) -> None:
     """`own_folder`'s errors, as far as they can be seen without making the folder."""
     existing = next(path for path in (folder.absolute(), *folder.absolute().parents) if path.exists())
     if not existing.is_dir():
-        raise _unwritable(folder, f"{existing} is no folder")
+        raise _unwritable(folder, f"{'it' if existing == folder.absolute() else existing} is no folder")
     if not os.access(existing, os.W_OK | os.X_OK):
         raise _unwritable(folder, f"{existing}: {os.strerror(errno.EACCES)}")
     if (folder / ".lock").exists():

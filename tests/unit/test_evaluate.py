@@ -314,7 +314,7 @@ def test_run_folder_that_cannot_be_made_is_refused_before_anything_is_played(
     (tmp_path / "out").write_text("a file")
     assert run(config(tmp_path, f"folders=[{write_pumps(tmp_path / 'pumps')}]")) == 2
     said = " ".join(capsys.readouterr().out.split())
-    assert f"output_dir={tmp_path / 'out'} cannot be written (File exists)" in said
+    assert f"output_dir={tmp_path / 'out'} cannot be written (it is no folder)" in said
     assert "12 questions" not in said
 
 

@@ -9,8 +9,12 @@ from pathlib import Path
 import pytest
 
 from rl_cluster.errors import ClusterError, ConfigError, OutputError
+from rl_cluster.evaluate import EVALUATE
+from rl_cluster.evaluate import run as run_evaluation
 from rl_cluster.own_folder import check_folder, own_folder
 from rl_cluster.tracking.store import check_store, reason
+from tests.helpers.configuration import load
+from tests.helpers.small_world import write_pumps
 
 NOT_ROOT = pytest.mark.skipif(os.geteuid() == 0, reason="root may write anywhere")
 
@@ -72,3 +76,13 @@ def test_folder_in_which_another_job_runs_is_refused(tmp_path: Path) -> None:
     with own_folder(tmp_path / "run", "job"), pytest.raises(ClusterError, match="another job runs in this folder"):
         check_folder(tmp_path / "run", "job")
     check_folder(tmp_path / "run", "job")
+
+
+def test_evaluation_that_could_not_be_tracked_is_refused_before_anything_is_played(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    folder = write_pumps(tmp_path / "pumps")
+    asked = [f"folders=[{folder}]", f"output_dir={tmp_path / 'out'}", "tracking=mlflow", "tracking.uri=foo://bar"]
+    assert run_evaluation(load(EVALUATE, ["system=[bm25]", *asked])) == 2
+    assert "error: tracking.uri=foo://bar cannot be used (" in capsys.readouterr().out
+    assert not (tmp_path / "out").exists()
