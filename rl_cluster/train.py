@@ -122,7 +122,7 @@ def _require_token(address: str) -> None:
     that nothing answers."""
     # No public part of Ray asks once and says why.
     from ray._raylet import GcsClient  # pyright: ignore[reportAttributeAccessIssue]
-    from ray.exceptions import AuthenticationError
+    from ray.exceptions import AuthenticationError, RayError
 
     try:
         GcsClient(address=address)
@@ -130,6 +130,10 @@ def _require_token(address: str) -> None:
         raise ClusterError(
             f"The Ray cluster at {address!r} asks for a token, and this process gives none or another; set RAY_AUTH_MODE=token, with the "
             "token in ~/.ray/auth_token or RAY_AUTH_TOKEN."
+        ) from error
+    except RayError as error:
+        raise ClusterError(
+            f"No Ray cluster answers at address {address!r} ({error}); start one with `ray start --head` or set RAY_ADDRESS."
         ) from error
 
 
