@@ -36,4 +36,6 @@ def build_app(folder: str, tool: str, threads: int) -> FastAPI:
 
 
 if __name__ == "__main__":
-    uvicorn.run(build_app(sys.argv[1], sys.argv[2], int(sys.argv[4])), port=int(sys.argv[3]), log_level="error")
+    app = build_app(sys.argv[1], sys.argv[2], int(sys.argv[4]))
+    # A caller that waits long for its turn must not find its connection closed as it sends.
+    uvicorn.run(app, port=int(sys.argv[3]), log_level="error", timeout_keep_alive=600)

@@ -49,6 +49,10 @@ class LossConfig(Section):
         return self
 
 
+_CORRECTION_DEFAULTS = {"level": "token", "low": 0.5, "high": 2.0}
+_CORRECTION_UNREAD = {"none": ("level", "low", "high"), "truncate": ("low",), "mask": ()}
+
+
 class CorrectionConfig(Section):
     kind: Literal["none", "truncate", "mask"]
     level: Literal["token", "episode_mean", "episode_sum"]
@@ -57,6 +61,11 @@ class CorrectionConfig(Section):
 
     @model_validator(mode="after")
     def _band(self) -> CorrectionConfig:
+        for name in _CORRECTION_UNREAD[self.kind]:
+            if getattr(self, name) != _CORRECTION_DEFAULTS[name]:
+                raise ValueError(
+                    f"{name}={getattr(self, name)} is not read by kind={self.kind}; leave it at {_CORRECTION_DEFAULTS[name]}"
+                )
         if self.low >= self.high:
             raise ValueError(f"low={self.low} is not under high={self.high}; give a band of weights such as 0.5 and 2")
         if not self.low <= 1 <= self.high:

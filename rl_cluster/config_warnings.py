@@ -30,6 +30,11 @@ def warnings_of(config: Config) -> list[str]:
             "algorithm/loss=gspo by itself sets seq_mean_token_mean"
         )
     loss = algorithm.loss
+    if loss.name not in UNCLIPPED and algorithm.correction.kind != "none":
+        found.append(
+            f"algorithm.correction={algorithm.correction.kind} takes the ratio of {loss.name} against the learner's own log-probs at the start "
+            "of a step, which makes one update: the ratio is 1, and clip_low and clip_high do nothing; the correction's own bounds do"
+        )
     if loss.name not in ("ppo", *UNCLIPPED) and (loss.clip_low, loss.clip_high) == PPO_BOUNDS:
         found.append(
             f"algorithm.loss.clip_low={loss.clip_low} and clip_high={loss.clip_high} are the bounds of ppo; algorithm/loss={loss.name}, "

@@ -23,6 +23,8 @@ from rl_cluster.episodes.sampling import Sample, SamplingSettings
 from rl_cluster.episodes.trajectory import Trajectory, Turn, TurnTimes
 from rl_cluster.errors import EngineError, Outcome, RewardError, ToolTimeoutError, ToolUnavailableError
 
+MAX_REWARD = 1e6
+"""Variances of much larger ones lose what they are made of."""
 Sampler = Callable[[list[int], SamplingSettings], Awaitable[Sample]]
 
 
@@ -94,8 +96,12 @@ def _rewards(reward: Reward, task: Task, trajectory: Trajectory) -> Rewards:
     if not isinstance(rewards, Rewards):
         raise RewardError(f"{where} gave {rewards!r}; return a rl_cluster.rewards.Rewards.")
     values = [rewards.components.get("reward"), *(rewards.by_turn or [])]
-    if not all(isinstance(value, int | float | np.number) and math.isfinite(value) for value in values):
-        raise RewardError(f"{where} gave {rewards}; it needs a component 'reward', and finite numbers.")
+    if not all(isinstance(value, int | float | np.number) and abs(value) <= MAX_REWARD for value in values):
+        raise RewardError(
+            f"{where} gave {rewards}; it needs a component 'reward', and finite numbers of at most {MAX_REWARD:g}."
+        )
+    if rewards.by_turn is not None and not trajectory.turns:
+        return Rewards(rewards.components, [])  # the first prompt left no room: no turn has a part in the reward
     if rewards.by_turn is not None and len(rewards.by_turn) != len(trajectory.turns):
         raise RewardError(
             f"{where} gave {len(rewards.by_turn)} by_turn for {len(trajectory.turns)} turns; give one for each."

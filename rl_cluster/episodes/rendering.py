@@ -8,7 +8,7 @@ the model has not seen in these ids, so the whole prompt is rendered anew, and t
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from datetime import datetime
 from typing import Any
 
@@ -22,7 +22,7 @@ _THOUGHT = f"{_MARK}THOUGHT{_MARK}"
 _END_OF_THINKING = "</think>"
 Exchange = tuple[str, list[str]]
 """The text of a reply, and the observations that answered it: one for each of its calls."""
-_REPLIES = 4
+_REPLIES = 8
 """Over which it is seen of how many a template keeps the thinking."""
 _RENDERINGS = 20
 """In which chance is seen: a choice between two texts hides in all of them once in half a million."""
@@ -47,14 +47,28 @@ class ChatRenderer:
         self.observation_role = observation_role
         self.use_template_tools = use_template_tools
         self.special_texts = sorted(
-            (text for text in set(tokenizer.all_special_tokens) | set(tokenizer.get_added_vocab()) if text),
+            # Some vocabularies have blanks and line ends as added tokens, which open nothing.
+            (text for text in set(tokenizer.all_special_tokens) | set(tokenizer.get_added_vocab()) if text.strip()),
             key=len,
             reverse=True,
         )
+        self._special_markers = [
+            token.content
+            for token in tokenizer.added_tokens_decoder.values()
+            if token.special and token.content.strip()
+        ]
+        try:
+            self._check_template()
+            self._end = self._end_of_reply()
+            self.replies_with_thinking = self._replies_with_thinking()
+            """Of how many last replies the template keeps the thinking; None where it keeps all."""
+        except ModelError:
+            raise
+        except Exception as error:  # a template may raise anything
+            raise ModelError(
+                f"The chat template refuses a system message, a question, replies and {self.observation_role!r} messages: {error}"
+            ) from error
         self.stop_token_ids = self._stop_ids()
-        self._check_template()
-        self.replies_with_thinking = self._replies_with_thinking()
-        """Of how many last replies the template keeps the thinking; None where it keeps all."""
 
     def first_prompt(self, system: str, question: str, tools: list[ToolSpec]) -> list[int]:
         """Ids of the conversation's head, ready for the first reply."""
@@ -78,7 +92,9 @@ class ChatRenderer:
             return [*prompt, *sampled, *self.continuation(system, question, tools, sampled, observations)]
         messages = self._head(system, question)
         for text, seen in exchanges:
-            messages += [{"role": "assistant", "content": text}, *self._observed(seen)]
+            # As text again, a marker that the model spelled out would become the token that opens or ends a turn.
+            reply = _broken(text, self._special_markers)
+            messages += [{"role": "assistant", "content": reply}, *self._observed(seen)]
         return self._encode(self._render(messages, tools, generate=True))
 
     def continuation(
@@ -90,17 +106,13 @@ class ChatRenderer:
         # The sampled text itself is never rendered: a stand-in holds its place and everything up to it is cut off.
         tail = self._render(answered, tools, generate=True).rpartition(_REPLY)[2]
         last = self.tokenizer.decode(sampled[-1:]) if sampled and sampled[-1] in self.stop_token_ids else ""
-        if last and tail.startswith(last):
-            tail = tail[len(last) :]
+        if last and tail.lstrip().startswith(last):
+            tail = tail.lstrip()[len(last) :]
         return self._encode(tail)
 
     def sanitise(self, text: str) -> str:
         """Foreign text with every special token's spelling broken, so that a document cannot open a turn."""
-        text = text.replace(_MARK, "")
-        for special in self.special_texts:
-            if special in text:
-                text = text.replace(special, special[0] + " " + special[1:] if len(special) > 1 else " ")
-        return text
+        return _broken(text.replace(_MARK, ""), self.special_texts)
 
     def decode(self, ids: list[int]) -> str:
         """The text of sampled ids without end markers, for parsing and display."""
@@ -108,26 +120,19 @@ class ChatRenderer:
 
     def encode_reply(self, text: str) -> list[int]:
         """Ids of a demonstrated reply, with the end marker that the model has to learn."""
-        return [*self._encode(text), self.tokenizer.eos_token_id]
+        return self._encode(text + self._end) if self._end else [*self._encode(text), self.tokenizer.eos_token_id]
 
     def _check_template(self) -> None:
         """Refuses a template whose text changes from call to call or hides what was replied: ids could not be appended."""
-        messages = [
-            *self._head("system", "question"),
-            {"role": "assistant", "content": _REPLY},
-            {"role": self.observation_role, "content": "observation"},
-        ]
+        reply = {"role": "assistant", "content": _REPLY}
+        # A reply may have made two calls.
+        messages = [*self._head("system", "question"), reply, *self._observed(["observation", "observation"])]
         seen: list[set[str]] = []
-        try:
-            for tools in ([], [_TOOL]) if self.use_template_tools else ([],):
-                found = {self._render(messages, tools, generate=True) for _ in range(_RENDERINGS)}
-                # Renderings at once show chance, but no clock: the date may stand in a template, the time of day may not.
-                clocks = {self._render(messages, tools, generate=True, strftime_now=time.strftime) for time in _TIMES}
-                seen += [found, clocks]
-        except Exception as error:  # a template may raise anything
-            raise ModelError(
-                f"The chat template refuses a system message, a question, a reply and a {self.observation_role!r} message: {error}"
-            ) from error
+        for tools in ([], [_TOOL]) if self.use_template_tools else ([],):
+            found = {self._render(messages, tools, generate=True) for _ in range(_RENDERINGS)}
+            # Renderings at once show chance, but no clock: the date may stand in a template, the time of day may not.
+            clocks = {self._render(messages, tools, generate=True, strftime_now=time.strftime) for time in _TIMES}
+            seen += [found, clocks]
         if any(len(texts) > 1 for texts in seen):
             raise ModelError(
                 "The chat template renders the same messages differently twice; use one without clock or chance."
@@ -142,7 +147,8 @@ class ChatRenderer:
         for _ in range(_REPLIES):
             thinking = f"<think>\n{_THOUGHT}\n{_END_OF_THINKING}\n\n{_REPLY}"
             messages += [{"role": "assistant", "content": thinking}, *self._observed(["observation"])]
-        kept = self._render(messages, [], generate=True).count(_THOUGHT)
+        # With tools, as prompts have them: a template may keep the thinking of a model that calls.
+        kept = self._render(messages, [_TOOL] if self.use_template_tools else [], generate=True).count(_THOUGHT)
         return None if kept >= _REPLIES else kept
 
     def _head(self, system: str, question: str) -> list[dict[str, str]]:
@@ -163,10 +169,40 @@ class ChatRenderer:
     def _encode(self, text: str) -> list[int]:
         return list(self.tokenizer.encode(text, add_special_tokens=False))
 
+    def _end_of_reply(self) -> str:
+        """What the template writes after a reply up to the special token that ends the turn, such as `<|im_end|>`; empty where it has
+        none."""
+        messages = [*self._head("system", "question"), {"role": "assistant", "content": _REPLY}]
+        messages += self._observed(["observation"])
+        tail = self._render(messages, [], generate=True).rpartition(_REPLY)[2]
+        marker = next((text for text in self.special_texts if tail.lstrip().startswith(text)), "")
+        return tail[: tail.find(marker) + len(marker)] if marker else ""
+
     def _stop_ids(self) -> tuple[int, ...]:
-        ids = {self.tokenizer.eos_token_id}
+        """Every id that ends a turn: the tokenizer's, the template's, those that the model's own generation settings name, which vLLM
+        stops at too, and the usual ones that the vocabulary has."""
+        ids = {self.tokenizer.eos_token_id, *_generation_ends(self.tokenizer.name_or_path)}
         vocabulary = self.tokenizer.get_added_vocab()
-        for text in ("<|im_end|>", "<|eot_id|>", "<|eom_id|>", "<|end_of_text|>", "<|endoftext|>"):
+        for text in (self._end.strip(), "<|im_end|>", "<|eot_id|>", "<|eom_id|>", "<|end_of_text|>", "<|endoftext|>"):
             if text in vocabulary:
                 ids.add(vocabulary[text])
         return tuple(sorted(i for i in ids if i is not None))
+
+
+def _broken(text: str, markers: Sequence[str]) -> str:
+    """A text in which no marker stands as it is spelled."""
+    for marker in markers:
+        if marker in text:
+            text = text.replace(marker, marker[0] + " " + marker[1:] if len(marker) > 1 else " ")
+    return text
+
+
+def _generation_ends(name: str) -> list[int]:
+    """The ids that end a reply by the generation settings beside a model; none where there are no such settings."""
+    from transformers import GenerationConfig
+
+    try:
+        ends = GenerationConfig.from_pretrained(name).eos_token_id
+    except (OSError, ValueError):
+        return []
+    return list(ends) if isinstance(ends, list | tuple) else [] if ends is None else [ends]

@@ -74,9 +74,9 @@ def has_signal(group: Sequence[Trajectory], advantage: str, settings: AdvantageS
 def _episode_batch(
     episodes: list[Trajectory], rows: list[TrainingRow], reference_gaps: Mapping[int, np.ndarray] | None
 ) -> EpisodeBatch:
-    turn_rewards = [t.turn_rewards for t in episodes if t.turn_rewards is not None]
-    if turn_rewards and len(turn_rewards) < len(episodes):
-        without = next(t for t in episodes if t.turn_rewards is None)
+    by_turn = any(t.turn_rewards for t in episodes)
+    without = next((t for t in episodes if t.turn_rewards is None and t.turns), None)
+    if by_turn and without is not None:
         raise LearnerError(
             f"Trajectory {without.trajectory_id} has no rewards for its turns, but others of its step have; give all or none."
         )
@@ -88,7 +88,7 @@ def _episode_batch(
         [t.group_id for t in episodes],
         np.array([t.reward for t in episodes], dtype=np.float64),
         [[len(turn.sampled_ids) for turn in t.turns] for t in episodes],
-        turn_rewards or None,
+        [t.turn_rewards or [] for t in episodes] if by_turn else None,
         [_transitions(t) for t in episodes],
         None if reference_gaps is None else [np.concatenate([*gaps[t.trajectory_id], np.zeros(0)]) for t in episodes],
     )

@@ -13,6 +13,12 @@ def check_drift(metrics: Mapping[str, float], alarm: float) -> None:
     metrics: those of `LearnerRank.update`. alarm: the largest accepted mean of |learner - sampler| log-prob. Raises
     SamplerDriftError.
     """
+    missing, trained = metrics["learner/missing_logprobs"], metrics["learner/tokens"]
+    if trained and missing >= trained:
+        raise SamplerDriftError(
+            f"None of {trained:.0f} sampled tokens has a log-prob, so that nothing says whether the sampler runs these weights; look into the "
+            "engine."
+        )
     gap, tokens = metrics["learner/own_version_gap_mean"], metrics["learner/own_version_tokens"]
     if tokens and gap > alarm:
         raise SamplerDriftError(

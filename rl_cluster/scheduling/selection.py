@@ -12,13 +12,13 @@ def most_varied(rewards: Sequence[float], count: int) -> list[int]:
     """
     count = min(count, len(rewards))
     order = sorted(range(len(rewards)), key=lambda place: rewards[place])
-    best: list[int] = []
-    largest = -1.0
+    best = order[:count]
+    largest = 0.0
     for lowest in range(count, -1, -1):
         chosen = order[:lowest] + order[len(order) - (count - lowest) :]
         values = [rewards[place] for place in chosen]
         mean = sum(values) / count
         variance = sum((value - mean) ** 2 for value in values) / count
-        if variance > largest + 1e-12:
+        if variance > largest * (1 + 1e-12):  # two ways to the same rewards may differ in their last digits
             best, largest = chosen, variance
     return sorted(best)

@@ -424,3 +424,13 @@ def test_bound_settings_access_to_an_endpoint_may_change_and_what_it_is_asked_ma
     access = ["search.external.max_concurrency=2", "search.external.retries=9", "search.external.token_env=NEW_TOKEN"]
     assert bound_settings(load_config([*where, *access]).model_dump(mode="json")) == before
     assert bound_settings(load_config([*where, "search.external.max_k=50"]).model_dump(mode="json")) != before
+
+
+@pytest.mark.parametrize(
+    ("kind", "setting", "value"), [("truncate", "low", "0.9"), ("none", "high", "9"), ("none", "level", "episode_sum")]
+)
+def test_load_config_correction_setting_that_its_kind_does_not_read_is_refused(
+    kind: str, setting: str, value: str
+) -> None:
+    message = refusal(f"algorithm/correction={kind}", f"algorithm.correction.{setting}={value}")
+    assert f"is not read by kind={kind}; leave it at" in message

@@ -42,3 +42,10 @@ def test_warnings_cross_entropy_in_reinforcement_learning_names_policy_gradient(
     (warning,) = warnings_of(load_config(supervised))
     assert "algorithm/loss=policy_gradient is the same" in warning
     assert warnings_of(load_config([*supervised, "training.max_steps=0"])) == []
+
+
+@pytest.mark.parametrize(("loss", "said"), [("ppo", True), ("cispo", True), ("importance_sampling", False)])
+def test_warning_correction_leaves_the_clip_of_a_loss_nothing_to_do(loss: str, said: bool) -> None:
+    overrides = [f"algorithm/loss={loss}", "algorithm/correction=truncate", "rollout.sampling_top_p=1.0"]
+    assert any("clip_high do nothing" in warning for warning in warnings_of(load_config(overrides))) == said
+    assert not any("clip_high do nothing" in warning for warning in warnings_of(load_config(overrides[:1])))

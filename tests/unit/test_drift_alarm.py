@@ -66,6 +66,12 @@ def test_check_drift_no_token_of_the_own_version_is_silent() -> None:
     check_drift(metrics([3, 2], [2.0, 2.0]), 0.05)
 
 
+def test_check_drift_sampler_that_says_nothing_rings() -> None:
+    with pytest.raises(SamplerDriftError, match="None of 2 sampled tokens has a log-prob"):
+        check_drift(metrics([4, 4], [0.0, 0.0]) | {"learner/missing_logprobs": 2.0}, 0.05)
+    check_drift(metrics([4, 4], [0.0, 0.0]) | {"learner/missing_logprobs": 1.0}, 0.05)
+
+
 class Learner:
     """Simulated ranks that differ from the workers by one of `gaps` in each update."""
 

@@ -254,6 +254,8 @@ def test_episode_prompt_over_the_length_sends_nothing(run: Run) -> None:
     assert (trajectory.outcome, trajectory.reward) == (Outcome.SEQUENCE_LIMIT, -1.0)
     assert policy.requests == []
     assert rows_from_trajectory(trajectory).rows == []
+    by_turn, _ = run("answer: d1", limits=EpisodeLimits(64, 20, 0.7, 1.0), reward=get_reward("ndcg_by_turn"))
+    assert (by_turn.outcome, by_turn.reward, by_turn.turn_rewards) == (Outcome.SEQUENCE_LIMIT, -1.0, [])
 
 
 def test_episode_request_never_passes_the_length(run: Run) -> None:
@@ -294,6 +296,7 @@ def test_episode_infrastructure_failure_has_no_reward(run: Run, failure: Excepti
     [
         (TimeoutError("the judge is slow"), "raised TimeoutError: the judge is slow; mend"),
         (Rewards({"reward": math.nan}), "gave .* needs a component 'reward', and finite numbers"),
+        (Rewards({"reward": 1e7}), "gave .* finite numbers of at most 1e\\+06"),
         (Rewards({"reward": None}), "gave .* needs a component 'reward', and finite numbers"),  # type: ignore[dict-item]
         (0.5, r"gave 0\.5; return a rl_cluster\.rewards\.Rewards\."),
         (Rewards({"ndcg@10": 1.0}), "gave .* needs a component 'reward', and finite numbers"),

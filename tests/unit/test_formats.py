@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from typing import Any
 
 import pytest
 from hypothesis import given, settings
@@ -11,7 +12,7 @@ from hypothesis import strategies as st
 from rl_cluster.environments.search import SearchEnvironmentSettings
 from rl_cluster.environments.search_tools import tool_specs
 from rl_cluster.episodes.formats import detect_format, format_names, get_format
-from rl_cluster.episodes.formats.base import ParsedReply, find_answer
+from rl_cluster.episodes.formats.base import ParsedReply, ToolSpec, find_answer
 from rl_cluster.episodes.trajectory import ToolCall
 from rl_cluster.errors import ConfigError
 
@@ -58,6 +59,7 @@ def test_get_format_unknown_name_lists_the_known() -> None:
         ("{% if tools %}<tools>...<tool_call><function=a>{% endif %}", "qwen3_coder"),
         ("{% if tools %}<|start_header_id|>ipython{% endif %}", "llama3"),
         ("{% if tools %}[AVAILABLE_TOOLS]{% endif %}", "plain"),
+        ("{% if tools %}<tool_call>{name}<arg_key>{key}</arg_key>{% endif %}", "plain"),
     ],
 )
 def test_detect_format_template_gives_its_format(template: str, expected: str) -> None:
@@ -320,3 +322,55 @@ def test_json_formats_unreadable_call_is_malformed(name: str, body: str) -> None
 def test_parse_answer_last_line_counts(name: str, text: str, expected: str | None) -> None:
     assert find_answer(text) == expected
     assert get_format(name).parse(text, TOOLS) == ParsedReply(answer=expected)
+
+
+@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("text", ["bm25_search(", "bm25_search", "<think>", "bm25_search() ", "bm25_search(8) : ("])
+@pytest.mark.parametrize("filler", [" ", ")", ") ", "<think>", "(", "\t:"])
+def test_parse_reply_that_repeats_itself_takes_no_longer_than_it_is(name: str, text: str, filler: str) -> None:
+    """A pattern that tries every way to share the blanks out would not end within this test's time."""
+    get_format(name).parse(text + filler * 100_000, TOOLS)
+
+
+def test_plain_filter_with_a_bracket_inside_is_read() -> None:
+    filters = {"type": "object", "description": "fields"}
+    properties = {"query": {"type": "string"}, "k": {"type": "integer"}, "filters": filters}
+    tool = ToolSpec("bm25_search", "Finds.", {"type": "object", "required": ["query"], "properties": properties})
+    call = only_call(get_format("plain").parse('bm25_search (3, {"year": "a)b"}) : pump (old)', [tool]))
+    assert call.arguments == {"query": "pump (old)", "k": 3, "filters": {"year": "a)b"}}
+    assert call.error is None
+
+
+OWN_TOOL = ToolSpec(
+    "weigh",
+    "Weighs.",
+    {
+        "type": "object",
+        "required": ["what"],
+        "properties": {
+            "what": {"type": "string"},
+            "least": {"type": "number"},
+            "exact": {"type": "boolean"},
+            "units": {"type": "array"},
+            "any": {"description": "whatever"},
+        },
+    },
+)
+
+
+@pytest.mark.parametrize("name", ["hermes", "llama3", "qwen3_coder"])
+def test_tool_with_arguments_of_any_json_type_is_called_as_it_was_written(name: str) -> None:
+    arguments: dict[str, Any] = {"what": "pump", "least": 1.5, "exact": True, "units": ["kg"], "any": "x"}
+    call = only_call(get_format(name).parse(get_format(name).write_call("weigh", arguments), [OWN_TOOL]))
+    assert (call.arguments, call.error) == (arguments, None)
+    wrong = only_call(
+        get_format(name).parse(get_format(name).write_call("weigh", {"what": "x", "least": True}), [OWN_TOOL])
+    )
+    assert "'least'" in (wrong.error or "")
+
+
+def test_plain_tool_without_a_number_is_described_and_called() -> None:
+    plain = get_format("plain")
+    assert "weigh: " in plain.instructions([OWN_TOOL])
+    assert only_call(plain.parse("weigh: pump", [OWN_TOOL])).arguments == {"what": "pump"}
+    assert "is not known here" in (only_call(plain.parse("weigh(8): pump", [OWN_TOOL])).error or "")

@@ -20,6 +20,7 @@ from rl_cluster.scheduling.selection import most_varied
         ([1.0, 0.9, 0.0, 0.8, 0.1], 4, [0, 1, 2, 4]),
         ([0.3, 0.3, 0.3, 0.3], 2, [0, 1]),
         ([0.3, -1.0], 4, [0, 1]),
+        ([0.0, 0.0, 1e-7, 1e-7], 2, [0, 3]),
     ],
 )
 def test_most_varied_keeps_the_ends(rewards: list[float], count: int, chosen: list[int]) -> None:

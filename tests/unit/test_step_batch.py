@@ -122,6 +122,17 @@ def test_step_batch_turn_rewards_of_some_episodes_only_are_refused() -> None:
         build_step_batch({"g": [first, second]}, "monte_carlo", AdvantageSettings(), 3)
 
 
+@pytest.mark.parametrize("advantage", ["group_based_per_turn", "monte_carlo", "reinforce_pp", "group_based"])
+@pytest.mark.parametrize("given", [None, []])
+def test_step_batch_episode_without_turns_needs_no_rewards_for_them(advantage: str, given: list[float] | None) -> None:
+    first, second, none = episode("a", "g", 1.0), episode("b", "g", 0.0), episode("c", "g", -1.0)
+    first.turn_rewards, second.turn_rewards = [0.0, 1.0], [0.0, 0.0]
+    none.turns, none.turn_rewards = [], given
+    batch = build_step_batch({"g": [first, second, none]}, advantage, AdvantageSettings(), 3)
+    assert {row.trajectory_id for row in batch.rows} == {"a", "b"}
+    assert np.isfinite([row.advantages.sum() for row in batch.rows]).all()
+
+
 def test_step_batch_salt_keeps_different_malformed_turns_apart() -> None:
     """Two malformed first turns of other words are other steps; the same words are one step and share their advantage."""
     episodes = [episode(name, "g", reward) for name, reward in (("a", 1.0), ("b", 0.0), ("c", 0.25))]

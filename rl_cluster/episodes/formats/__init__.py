@@ -28,7 +28,7 @@ def detect_format(chat_template: str) -> str:
     """The format that a chat template speaks: `qwen3_coder`, `hermes` (Qwen3 and others), `llama3`, or `plain` where it has
     no tools.
     """
-    if "tools" not in chat_template:
+    if "tools" not in chat_template or "<arg_key>" in chat_template:  # GLM's own calls are none of these
         return "plain"
     if "<function=" in chat_template:
         return "qwen3_coder"

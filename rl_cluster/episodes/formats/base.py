@@ -61,6 +61,16 @@ def find_answer(text: str) -> str | None:
     return found
 
 
+_TYPES: dict[Any, tuple[type, ...]] = {
+    "string": (str,),
+    "integer": (int,),
+    "number": (int, float),
+    "boolean": (bool,),
+    "array": (list,),
+    "object": (dict,),
+}
+
+
 def check_arguments(name: str, arguments: object, tools: list[ToolSpec]) -> ToolCall:
     """A call checked against the tool's schema; its `error` says in one sentence how to mend it."""
     by_name = {tool.name: tool for tool in tools}
@@ -72,11 +82,12 @@ def check_arguments(name: str, arguments: object, tools: list[ToolSpec]) -> Tool
     for required in schema.get("required", []):
         if required not in arguments:
             return ToolCall(name, dict(arguments), f"the argument {required!r} is missing")
-    types = {"string": str, "integer": int, "object": dict}
     for key, value in arguments.items():
         if key not in schema["properties"]:
             return ToolCall(name, dict(arguments), f"there is no argument {str(key)[:40]!r}")
-        expected = types[schema["properties"][key]["type"]]
-        if not isinstance(value, expected) or isinstance(value, bool):
-            return ToolCall(name, dict(arguments), f"the argument {key!r} must be of type {expected.__name__}")
+        expected = _TYPES.get(schema["properties"][key].get("type"))
+        if expected is None:  # any value, or a choice of types
+            continue
+        if not isinstance(value, expected) or (isinstance(value, bool) and bool not in expected):
+            return ToolCall(name, dict(arguments), f"the argument {key!r} must be of type {expected[-1].__name__}")
     return ToolCall(name, dict(arguments))

@@ -18,7 +18,9 @@ from rl_cluster.episodes.formats.json_calls import read_json_object
 from rl_cluster.episodes.formats.thinking import without_thinking
 from rl_cluster.episodes.trajectory import ToolCall
 
-_CALL = re.compile(r"^\s*([A-Za-z_][A-Za-z0-9_]*)\s*(?:\(\s*([^)]*?)\s*\))?\s*:\s*(.*?)\s*$")
+# The brackets end where a colon follows, since a filter may hold a bracket of its own. No two parts of it can take the same
+# blanks: a reply of blanks alone would otherwise hold up all episodes of a worker.
+_CALL = re.compile(r"\s*([A-Za-z_][A-Za-z0-9_]*)(?:\s*\(([^)]*(?:\)(?!\s*:)[^)]*)*)\))?\s*:(.*)", re.DOTALL)
 
 
 class Format:
@@ -39,7 +41,7 @@ class Format:
             match = _CALL.match(line)
             if match is None or match.group(1) == "answer":
                 continue
-            name, inside, argument = match.groups()
+            name, inside, argument = match[1], (match[2] or "").strip(), match[3].strip()
             if name not in by_name:
                 if name.endswith("_search"):
                     calls.append(
@@ -48,7 +50,7 @@ class Format:
                 continue
             text_key, number_key = _keys(by_name[name])
             arguments: dict[str, object] = {text_key: argument}
-            error = _read_brackets(inside or "", number_key, arguments)
+            error = _read_brackets(inside, number_key, arguments)
             if error is None and not argument:
                 error = f"the {text_key} is empty"
             if error is not None:
@@ -74,13 +76,14 @@ def _lines(tool: ToolSpec) -> list[str]:
     return lines
 
 
-def _keys(tool: ToolSpec) -> tuple[str, str]:
-    """The names of the argument that is written as text and of the one that is written as a number."""
-    number = next(key for key, schema in tool.parameters["properties"].items() if schema["type"] == "integer")
+def _keys(tool: ToolSpec) -> tuple[str, str | None]:
+    """The names of the argument that is written as text and of the one that is written as a number, where there is one."""
+    properties = tool.parameters["properties"]
+    number = next((key for key, schema in properties.items() if schema.get("type") == "integer"), None)
     return tool.parameters["required"][0], number
 
 
-def _read_brackets(inside: str, number_key: str, arguments: dict[str, object]) -> str | None:
+def _read_brackets(inside: str, number_key: str | None, arguments: dict[str, object]) -> str | None:
     """Adds to `arguments` what stands in the brackets of a call; returns what is wrong with it."""
     count, brace, rest = inside.partition("{")
     if brace:
@@ -90,6 +93,8 @@ def _read_brackets(inside: str, number_key: str, arguments: dict[str, object]) -
         arguments["filters"] = filters
         count = count.strip().removesuffix(",").strip()
     if count:
+        if number_key is None:
+            return f"{count[:20]!r} in the brackets is not known here"
         if not count.isdecimal() or len(count) > 9:
             return f"{count[:20]!r} is not a number of {'results' if number_key == 'k' else 'a part'}"
         arguments[number_key] = int(count)

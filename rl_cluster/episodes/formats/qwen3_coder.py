@@ -31,7 +31,7 @@ class Format:
         return ParsedReply(calls) if calls else ParsedReply(answer=find_answer(spoken))
 
     def write_call(self, name: str, arguments: dict[str, object]) -> str:
-        texts = {key: json.dumps(value) if isinstance(value, dict) else value for key, value in arguments.items()}
+        texts = {key: value if isinstance(value, str) else json.dumps(value) for key, value in arguments.items()}
         parameters = "".join(f"<parameter={key}>\n{value}\n</parameter>\n" for key, value in texts.items())
         return f"<tool_call>\n<function={name}>\n{parameters}</function>\n</tool_call>"
 
@@ -41,7 +41,7 @@ def _read_call(name: str, body: str, end: str, tools: list[ToolSpec]) -> ToolCal
     arguments: dict[str, object] = {}
     closed = bool(end)
     types = {
-        key: schema["type"]
+        key: schema.get("type")
         for tool in tools
         if tool.name == name
         for key, schema in tool.parameters["properties"].items()
@@ -59,6 +59,11 @@ def _read_call(name: str, body: str, end: str, tools: list[ToolSpec]) -> ToolCal
             if found is None:
                 return ToolCall(name, arguments, f"the argument {key!r} must be a JSON object, not {value[:20]!r}")
             arguments[key] = found
+        elif types.get(key) in ("number", "boolean", "array"):
+            try:
+                arguments[key] = json.loads(value)
+            except (ValueError, RecursionError):
+                return ToolCall(name, arguments, f"the argument {key!r} must be JSON, not {value[:20]!r}")
         else:
             arguments[key] = value
     if not closed:
