@@ -49,6 +49,7 @@ class EvaluationStage:
     async def validate(self, tasks: Sequence[Task], sequence: int, step: int) -> float | None:
         """Mean nDCG@10 over `tasks`; None when episodes were lost and the number means nothing."""
         started = time.monotonic()
+        self.events.say(f"validating on {len(tasks)} questions")
         records, trajectories = await self._play(tasks, self.config.evaluation.validation_temperature, sequence)
         metrics = self.report.validation_metrics(records, step)
         metrics |= logprob_metrics(sampled_logprobs(trajectories), "val")

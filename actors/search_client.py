@@ -261,7 +261,7 @@ def _check_types(request: Request, **texts: Any) -> None:
         raise SearchRequestError(f"An excluded id is a {type(wrong).__name__}; give texts.")
     number = request.k if isinstance(request, SearchRequest) else request.part
     if not isinstance(number, int) or isinstance(number, bool) or abs(number) > 1 << 31:
-        raise SearchRequestError(f"The number asked for is {repr(number)[:80]}; give a whole one.")
+        raise SearchRequestError(f"The number asked for is {repr(number)[:80]}; give a whole one of usual size.")
 
 
 def _first_line(error: Exception) -> str:

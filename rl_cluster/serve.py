@@ -100,6 +100,8 @@ def _serve(config: ServeConfig, settings: ServiceSettings, console: Console) -> 
     from ray.exceptions import RayTaskError
 
     from actors.search_service import start_search, stop_search
+    from rl_cluster.retrieval.manifest import read_manifest
+    from rl_cluster.retrieval.recall import recall_warning
 
     # Whoever serves wants the whole machine: Ray would let its workers yield to everything else on it.
     os.environ.setdefault("RAY_worker_niceness", "0")
@@ -114,6 +116,9 @@ def _serve(config: ServeConfig, settings: ServiceSettings, console: Console) -> 
     _on_signals(signal.default_int_handler)  # a head that Ray starts here sets its own, which stops no service
     try:
         indexes = {name: str(_absolute(folder)) for name, folder in (config.indexes or {}).items()}
+        for folder in indexes.values():
+            if warning := recall_warning(read_manifest(Path(folder))[0]):
+                console.print(f"warning: {warning}", markup=False, highlight=False, soft_wrap=True)
         if config.search.shards > 1:
             _cut(list(indexes.values()), config)
         for name, path in (config.corpora or {}).items():

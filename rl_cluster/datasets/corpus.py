@@ -35,6 +35,9 @@ CORPUS_SCHEMA = pa.schema(
     ]
 )
 _BATCH_ROWS = 4096
+_BATCH_CHARACTERS = 1 << 28
+"""Of at most four bytes each: an Arrow array of strings holds 2 GiB."""
+_CheckedRow = tuple[str, str, str, str, str]
 _SURROGATE = re.compile("[\ud800-\udfff]")
 _T = TypeVar("_T")
 _COLUMNS = ("doc_id", "title", "text", "metadata")
@@ -53,7 +56,7 @@ class Corpus:
     def from_documents(cls, name: str, documents: Iterable[Document]) -> Corpus:
         """Raises DataError for an empty collection, a missing or repeated id, and a text that is no string."""
         checked = _checked(_rows_of(documents), f"corpus {name!r}", "document")
-        batches = [_record_batch(name, rows) for rows in _batched(checked, _BATCH_ROWS)]
+        batches = list(_record_batches(name, checked))
         if not batches:
             raise DataError(f"The corpus {name!r} has no document; give it at least one.")
         return cls(name, pa.Table.from_batches(batches))
@@ -114,8 +117,9 @@ class Corpus:
             for column in self._columns:
                 values = pa.array(column.slice(start, _BATCH_ROWS).to_pylist(), pa.string())
                 # Lengths and bytes of a block of rows: the same however the rows are spread over Arrow's chunks.
-                for buffer in values.buffers()[1:]:
-                    digest.update(buffer)
+                for part in values.chunks if isinstance(values, pa.ChunkedArray) else [values]:
+                    for buffer in part.buffers()[1:]:
+                        digest.update(buffer)
         return digest.hexdigest()
 
 
@@ -130,9 +134,9 @@ def write_corpus(path: str | Path, corpus_name: str, documents: Iterable[Documen
     count = 0
     try:
         with pq.ParquetWriter(partial, CORPUS_SCHEMA, compression="zstd") as writer:
-            for rows in _batched(_checked(_rows_of(documents), str(path), "document"), _BATCH_ROWS):
-                writer.write_batch(_record_batch(corpus_name, rows))
-                count += len(rows)
+            for batch in _record_batches(corpus_name, _checked(_rows_of(documents), str(path), "document")):
+                writer.write_batch(batch)
+                count += batch.num_rows
         if count == 0:
             raise DataError(f"{path}: there is no document to write; give the corpus at least one.")
         partial.replace(path)
@@ -156,7 +160,7 @@ def read_corpus(path: str | Path, name: str | None = None) -> Corpus:
         name, rows = name or path.stem, _jsonl_rows(path)
     else:
         raise DataError(f"{path}: the ending {path.suffix!r} is unknown; use .parquet or .jsonl.")
-    batches = [_record_batch(name, part) for part in _batched(_checked(rows, str(path), "row"), _BATCH_ROWS)]
+    batches = list(_record_batches(name, _checked(rows, str(path), "row")))
     if not batches:
         raise DataError(f"{path}: corpus {name!r} has no document; give it at least one.")
     return Corpus(name, pa.Table.from_batches(batches))
@@ -251,7 +255,7 @@ def _parquet_row_iterator(path: Path, file: pq.ParquetFile, present: set[str], n
                 yield number, row["doc_id"], title, row["text"], metadata or "{}", locale or ""
 
 
-def _checked(rows: Iterable[_Row], where: str, unit: str) -> Iterator[tuple[str, str, str, str, str]]:
+def _checked(rows: Iterable[_Row], where: str, unit: str) -> Iterator[_CheckedRow]:
     """Yields (doc_id, title, text, metadata as JSON, locale); raises DataError at the first row that is wrong."""
     seen: dict[str, int] = {}
     for number, doc_id, title, text, metadata, locale in rows:
@@ -303,7 +307,20 @@ def _batched(items: Iterable[_T], size: int) -> Iterator[tuple[_T, ...]]:
         yield batch
 
 
-def _record_batch(name: str, rows: tuple[tuple[str, str, str, str, str], ...]) -> pa.RecordBatch:
+def _record_batches(name: str, rows: Iterable[_CheckedRow]) -> Iterator[pa.RecordBatch]:
+    """Blocks of at most `_BATCH_ROWS` rows and of as many characters as one Arrow array can hold."""
+    for block in _batched(rows, _BATCH_ROWS):
+        start, held = 0, 0
+        for place, row in enumerate(block):
+            size = sum(map(len, row))
+            if held + size > _BATCH_CHARACTERS and place > start:
+                yield _record_batch(name, block[start:place])
+                start, held = place, 0
+            held += size
+        yield _record_batch(name, block[start:])
+
+
+def _record_batch(name: str, rows: tuple[_CheckedRow, ...]) -> pa.RecordBatch:
     columns = [pa.array([name] * len(rows), pa.string())]
     columns += [pa.array(column, pa.string()) for column in zip(*rows, strict=True)]
     return pa.RecordBatch.from_arrays(columns, schema=CORPUS_SCHEMA)

@@ -46,8 +46,20 @@ class Embedder(Protocol):
 def encode_queries(embedder: Embedder, texts: Sequence[str]) -> np.ndarray:
     """float32 `[len(texts), dimensions]`; no row depends on the other texts, so that an answer is the same in a batch."""
     if isinstance(embedder, SentenceEmbedder):
-        return embedder.encode_queries(texts)
-    return np.concatenate([embedder.encode([text]) for text in texts])
+        rows = embedder.encode_queries(texts)
+    else:
+        rows = np.concatenate([embedder.encode([text]) for text in texts])
+    return require_finite(rows, texts)
+
+
+def require_finite(rows: np.ndarray, texts: Sequence[str]) -> np.ndarray:
+    """The rows themselves. Raises ModelError where one holds what is no number, since nothing can be compared with it."""
+    bad = np.flatnonzero(~np.isfinite(rows).all(axis=1))
+    if len(bad):
+        raise ModelError(
+            f"The embedder gave no finite numbers for the text {texts[int(bad[0])][:80]!r}; try another one, or another device or precision."
+        )
+    return rows
 
 
 def resolve_embedder(name: str) -> str:

@@ -131,9 +131,17 @@ class DocumentStore:
         for start in range(0, len(self), _BLOCK_ROWS):
             yield from map(json.loads, self._fields(start, min(start + _BLOCK_ROWS, len(self)))[2::_FIELDS])
 
+    def _read(self, start: int, stop: int) -> bytes:
+        """Bytes `start` to `stop`; Linux gives at most 2 GiB at once."""
+        parts = []
+        while start < stop and (part := os.pread(self._file.fileno(), stop - start, start)):
+            parts.append(part)
+            start += len(part)
+        return b"".join(parts)
+
     def _fields(self, start: int, stop: int) -> list[str]:
         """All fields of the documents at `start` to `stop`, one after another, in one read."""
         ends = self._ends[_FIELDS * start : _FIELDS * stop + 1].tolist() if stop > start else [0]
-        content = os.pread(self._file.fileno(), ends[-1] - ends[0], ends[0])
+        content = self._read(ends[0], ends[-1])
         first = ends[0]
         return [content[a - first : b - first].decode("utf-8") for a, b in pairwise(ends)]

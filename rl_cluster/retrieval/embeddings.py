@@ -10,7 +10,7 @@ from pathlib import Path
 import numpy as np
 
 from rl_cluster.errors import ModelError
-from rl_cluster.models.embedder import Embedder
+from rl_cluster.models.embedder import Embedder, require_finite
 from rl_cluster.retrieval.documents import DocumentStore
 
 BLOCK_ROWS = 2048
@@ -62,6 +62,7 @@ def _block(documents: DocumentStore, embedder: Embedder, work: Path, start: int,
             raise ModelError(
                 f"The embedder gave an array of shape {rows.shape} for {len(texts)} texts; it must give one row a text."
             ) from None
+        require_finite(rows, [text for _, text in texts])
         work.mkdir(parents=True, exist_ok=True)
         partial = path.with_suffix(f".{os.getpid()}.partial")
         with partial.open("wb") as stream:

@@ -24,7 +24,7 @@ Filters = Mapping[str, Any]
 
 _RANGES = ("gt", "gte", "lt", "lte")
 _EXACT = 2**53  # float64 holds every whole number up to here
-_KINDS = {"text": "texts", "number": "numbers", "truth": "truth values"}
+_KINDS = {"text": "texts", "number": "numbers of at most 2^53", "truth": "truth values"}
 
 
 class FilterIndex:

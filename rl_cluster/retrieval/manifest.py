@@ -1,7 +1,6 @@
 """The manifest of an index folder: what it holds, what made it, and what it must answer.
 
-It is written last, into a folder that gets its name only then. A folder without a whole manifest, with a file missing or
-cut, of another format, or made by other versions of what decides on tokens is refused, never read.
+It is written last, into a folder that gets its name only then. A folder without a whole manifest, with a file missing, cut or damaged, of another format, or made by other versions of what decides on tokens is refused, never read.
 """
 
 from __future__ import annotations
@@ -14,10 +13,14 @@ from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
 
+from blake3 import blake3
+
 from rl_cluster.errors import IndexFormatError
 from rl_cluster.retrieval.settings import IndexSettings, settings_from_state
 
-FORMAT_VERSION = 6
+FORMAT_VERSION = 7
+DIGESTED_BYTES = 64 << 20
+"""Larger files are not read whole when an index is opened; the known questions are all that tries them."""
 MANIFEST_FILE = "manifest.json"
 _LIBRARIES = ("bm25s", "rank-bm25", "faiss-cpu", "faiss-gpu", "sentence-transformers", "numpy", "pyarrow", "PyStemmer")
 
@@ -33,15 +36,15 @@ _version = cache(version)
 
 def write_manifest(folder: Path, settings: IndexSettings, entries: dict[str, Any]) -> None:
     """Writes the manifest of a folder whose other files are complete."""
-    files = {
-        path.relative_to(folder).as_posix(): path.stat().st_size for path in sorted(folder.rglob("*")) if path.is_file()
-    }
+    paths = {path.relative_to(folder).as_posix(): path for path in sorted(folder.rglob("*")) if path.is_file()}
+    files = {name: path.stat().st_size for name, path in paths.items()}
     manifest = {
         "format": FORMAT_VERSION,
         "settings": asdict(settings),
         "libraries": _library_versions(),
         "tokens": token_versions(),
         "files": files,
+        "digests": {name: _digest(paths[name]) for name, size in files.items() if size <= DIGESTED_BYTES},
         **entries,
     }
     (folder / MANIFEST_FILE).write_text(json.dumps(manifest, indent=1, sort_keys=True), encoding="utf-8")
@@ -60,7 +63,7 @@ def read_manifest(folder: Path) -> tuple[dict[str, Any], IndexSettings]:
         raise IndexFormatError(f"{folder}: its format is {found!r}, not {FORMAT_VERSION}; delete it and build again.")
     try:
         settings = settings_from_state(manifest["settings"])
-        files, made_by = dict(manifest["files"]), manifest["tokens"]
+        files, made_by, digests = dict(manifest["files"]), manifest["tokens"], dict(manifest["digests"])
         _ = manifest["content_id"], manifest["num_documents"], dict(manifest["commits"])
         if not files or not dict(manifest["answers"]):
             raise ValueError("it names no files or no known answers")
@@ -76,7 +79,18 @@ def read_manifest(folder: Path) -> tuple[dict[str, Any], IndexSettings]:
         file = folder / name
         if not file.is_file() or file.stat().st_size != size:
             raise IndexFormatError(f"{folder}: the file {name} is missing or cut; delete the folder and build again.")
+    for name, digest in digests.items():
+        if name not in files or _digest(folder / name) != digest:
+            raise IndexFormatError(f"{folder}: the file {name} is damaged; delete the folder and build again.")
     return manifest, settings
+
+
+def _digest(path: Path) -> str:
+    with path.open("rb") as stream:
+        hasher = blake3()
+        while block := stream.read(1 << 20):
+            hasher.update(block)
+    return hasher.hexdigest()
 
 
 def check_parts(folder: str | Path, settings: IndexSettings, parts: tuple[str, ...]) -> None:

@@ -29,8 +29,8 @@ _MENDS = {
 
 
 def measured_recall(documents: DocumentStore, vector: VectorIndex, embedder: Embedder, prompt: str) -> float | None:
-    """The mean share of the ten nearest documents that are found, over a hundred questions of six words from the middle of documents
-    that lie evenly over the collection; `prompt` stands before each. None for an index that compares all documents."""
+    """The mean share of the ten nearest documents that are found, or others as near, over a hundred questions of six words from the
+    middle of documents that lie evenly over the collection; `prompt` stands before each. None for an index that compares all documents."""
     from rl_cluster.retrieval.vector import VectorIndex
 
     if vector.settings.kind == "flat":
@@ -43,7 +43,7 @@ def measured_recall(documents: DocumentStore, vector: VectorIndex, embedder: Emb
         index.search_many(rows, [_K] * number, [None] * number) for index in (VectorIndex(vector.embeddings), vector)
     )
     shares = [
-        len({i for i, _ in best} & {i for i, _ in ours}) / max(1, len(best))
+        sum(score >= best[-1][1] for _, score in ours) / max(1, len(best))
         for best, ours in zip(exact, found, strict=True)
     ]
     return float(np.mean(shares))

@@ -30,6 +30,12 @@ _FAISS_FILE = "vectors.faiss"
 _BLOCK_ROWS = 65_536
 _TRAIN_ROWS = 262_144
 _FEW_BANNED = 1000
+_NEARBY = 200
+"""Documents around a question over which it is seen how many a filter leaves."""
+_PICKING = 4
+"""How much longer it takes to pick a row out than to read it in its place."""
+_LEAST_OF_A_LIST = 39
+"""Rows that faiss wants for each list that it looks for."""
 _MATRIX_QUERIES = 3
 _MATRIX_ROWS = 16_384
 # Where so few documents are allowed, comparing all of them is exact and no slower than a graph or lists.
@@ -81,9 +87,13 @@ class VectorIndex:
             allowed[np.fromiter(excluded, np.int64, len(excluded))] = False
         rows = None if allowed is None else np.flatnonzero(allowed)
         total = len(self) if rows is None else len(rows)
-        if self._approximate is not None and total > max(_FEW_ALLOWED, self._walked(k, total)):
-            found = self._propose(query, k, allowed, total)
-            if len(found) >= k:
+        if self._approximate is not None and total > _FEW_ALLOWED:
+            share = 1.0 if allowed is None else self._share_nearby(query, allowed, total)
+            # Where a walk would meet as many documents as there are, comparing all of them is exact.
+            found = (
+                self._propose(query, k, allowed, share) if share and total > self._walked(k, share) else _nothing()[1]
+            )
+            if len(found) >= max(k, 1):
                 return self._scored(query, found, k)
         return self._scored(query, self._nearest(query, k, rows, total), k)
 
@@ -138,6 +148,13 @@ class VectorIndex:
             kept = np.isin(positions, rows, assume_unique=True)
             return scores[kept][:wanted], positions[kept][:wanted]
         found = []
+        if len(rows) * _PICKING > len(self):
+            for start in range(0, len(self), _BLOCK_ROWS):
+                inside = rows[slice(*np.searchsorted(rows, (start, start + _BLOCK_ROWS)))]
+                scores = (self.embeddings[start : start + _BLOCK_ROWS] @ query)[inside - start]
+                best = np.argpartition(-scores, wanted)[:wanted] if len(scores) > wanted else slice(None)
+                found.append((scores[best], inside[best]))
+            rows = rows[:0]
         for start in range(0, len(rows), _BLOCK_ROWS):
             block = rows[start : start + _BLOCK_ROWS]
             size = min(wanted, len(block))
@@ -155,14 +172,22 @@ class VectorIndex:
             return _multiplied(queries, self.embeddings, wanted)
         return faiss.knn(queries, self.embeddings, wanted, faiss.METRIC_INNER_PRODUCT)
 
-    def _walked(self, k: int, total: int) -> int:
-        """The documents that a walk over the graph compares at most; none for lists."""
-        if self.settings.kind != "hnsw" or not total:
-            return 0
-        return self.settings.breadth_of(len(self), k, total / len(self)) * self.settings.links
+    def _share_nearby(self, query: np.ndarray, allowed: np.ndarray, total: int) -> float:
+        """The share of the nearest documents that are allowed, at most that of all: what a filter leaves out may lie where the
+        question does, such as documents of its language."""
+        found = self._approximate.search(query[None], _NEARBY, params=self._parameters(_NEARBY, 1.0, None))[1][0]
+        nearby = allowed[found[found >= 0]]
+        return min(total / len(self), float(nearby.mean()) if len(nearby) else 0.0)
 
-    def _propose(self, query: np.ndarray, k: int, allowed: np.ndarray | None, total: int) -> np.ndarray:
-        """Positions that the approximate index holds for the nearest of the `total` allowed ones; fewer than k where it got lost."""
+    def _walked(self, k: int, share: float) -> int:
+        """The documents that a walk over the graph compares at most; none for lists."""
+        return (
+            self.settings.breadth_of(len(self), k, share) * self.settings.links if self.settings.kind == "hnsw" else 0
+        )
+
+    def _propose(self, query: np.ndarray, k: int, allowed: np.ndarray | None, share: float) -> np.ndarray:
+        """Positions that the approximate index holds for the nearest of the allowed ones, a `share` of those that it meets; fewer than
+        k where it got lost."""
         settings = self.settings
         # A graph compares the rows themselves, so that only ties and last digits are left to be settled.
         wanted = min(len(self), k + 16 if settings.kind == "hnsw" else k * settings.refine)
@@ -171,14 +196,16 @@ class VectorIndex:
             return positions[positions >= 0]
         bits = None if allowed is None else np.packbits(allowed, bitorder="little")
         selector = None if bits is None else faiss.IDSelectorBitmap(bits)  # pyright: ignore[reportCallIssue]
-        if settings.kind == "hnsw":
-            breadth = settings.breadth_of(len(self), k, total / len(self))
-            parameters = faiss.SearchParametersHNSW(sel=selector, efSearch=breadth)  # pyright: ignore[reportAttributeAccessIssue]
-        else:
-            probes = settings.probes_of(self._approximate.nlist, total / len(self))
-            parameters = faiss.SearchParametersIVF(sel=selector, nprobe=probes)  # pyright: ignore[reportCallIssue]
+        parameters = self._parameters(k, share, selector)
         positions = self._approximate.search(query[None], wanted, params=parameters)[1][0]
         return positions[positions >= 0]
+
+    def _parameters(self, k: int, share: float, selector: Any) -> Any:
+        if self.settings.kind == "hnsw":
+            breadth = self.settings.breadth_of(len(self), k, share)
+            return faiss.SearchParametersHNSW(sel=selector, efSearch=breadth)  # pyright: ignore[reportAttributeAccessIssue]
+        probes = self.settings.probes_of(self._approximate.nlist, share)
+        return faiss.SearchParametersIVF(sel=selector, nprobe=probes)  # pyright: ignore[reportCallIssue]
 
     def save(self, folder: Path) -> None:
         """Writes the approximate index into `folder`, and the embeddings where they are not there yet."""
@@ -241,7 +268,7 @@ def _approximate(embeddings: np.ndarray, settings: VectorSettings) -> Any:
         index = faiss.IndexHNSWFlat(dimensions, settings.links, faiss.METRIC_INNER_PRODUCT)
         index.hnsw.efConstruction = settings.build_breadth
     else:
-        lists = settings.lists or max(1, round(4 * size**0.5))
+        lists = settings.lists or max(1, min(round(4 * size**0.5), size // _LEAST_OF_A_LIST))
         if dimensions % settings.code_bytes:
             raise ConfigError(
                 f"search.vector.code_bytes is {settings.code_bytes}, which does not divide the {dimensions} dimensions of the "

@@ -10,7 +10,7 @@ from rl_cluster.errors import ConfigError
 KINDS = ("flat", "hnsw", "ivf_pq")
 _LEAST_BREADTH = 128
 _BREADTH_PER_RESULT = 10
-_LEAST_PROBES = 32
+_LEAST_PROBES = 128
 
 
 @dataclass(frozen=True)
@@ -19,7 +19,7 @@ class VectorSettings:
 
     `kind`: `flat` compares all documents; `hnsw` walks a graph of `links` neighbours each, built with `build_breadth` and
     searched with `search_breadth` candidates (Malkov and Yashunin, 2016; 0: twice the square root of the collection, at least 128);
-    `ivf_pq` looks through `probes` (0: a tenth, at least 32) of `lists` cells (0: four times the square root of the collection) over
+    `ivf_pq` looks through `probes` (0: a tenth, at least 128) of `lists` cells (0: four times the square root of the collection, of 39 documents each at least) over
     codes of `code_bytes` bytes (Jégou et al., 2011), takes `refine` candidates for each result and compares these exactly. Where
     filters leave a share of the documents, breadth and probes grow by as much as that is small.
     """

@@ -176,14 +176,22 @@ _STATUSES: list[tuple[type[Exception], int, str]] = [
 
 
 async def _answer_error(_: Request, error: Exception) -> Response:
+    if (
+        isinstance(error, HTTPException) and error.status_code == 400
+    ):  # what Python's own JSON reader does not get through
+        return _error(
+            422,
+            "bad_request",
+            "The body is no JSON that can be read; send UTF-8, numbers of a usual length, and no deep nesting.",
+        )
     if isinstance(error, HTTPException):
-        words = {400: "bad_request", 403: "forbidden", 404: "not_found", 405: "method_not_allowed"}
+        words = {403: "forbidden", 404: "not_found", 405: "method_not_allowed"}
         return _error(error.status_code, words.get(error.status_code, "error"), str(error.detail))
     if isinstance(error, RequestValidationError):
         problem = error.errors()[0]
         if problem["type"] == "json_invalid":
             return _error(422, "bad_request", f"The body is no JSON: {problem['ctx']['error']}.")
-        if tuple(problem["loc"]) == ("body",) and problem["type"] != "missing":
+        if tuple(problem["loc"]) == ("body",):
             return _error(
                 422, "bad_request", "The body is no JSON object; send one, with content-type: application/json."
             )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
@@ -97,10 +98,61 @@ def test_open_every_file_missing_or_cut_is_refused(corpus: Corpus, tmp_path) -> 
     assert SearchIndex.open(tmp_path / "i", embedder=CountingEmbedder()).search("hybrid", "pump", 1)
 
 
+def test_open_every_file_damaged_within_its_size_is_refused(corpus: Corpus, tmp_path) -> None:
+    SearchIndex.build(corpus, IndexSettings(), tmp_path / "i", embedder=CountingEmbedder())
+    files = sorted(path for path in (tmp_path / "i").rglob("*") if path.is_file() and path.name != "manifest.json")
+    for file in files:
+        whole = file.read_bytes()
+        for damaged in (whole[: len(whole) // 2] + bytes(len(whole) - len(whole) // 2), whole[:-1] + b"\xff"):
+            if damaged == whole:
+                continue
+            file.write_bytes(damaged)
+            with pytest.raises(
+                IndexFormatError, match=rf"the file .*{file.name} is damaged; delete the folder and build again"
+            ):
+                SearchIndex.open(tmp_path / "i")
+        file.write_bytes(whole)
+    assert SearchIndex.open(tmp_path / "i", embedder=CountingEmbedder()).search("hybrid", "pump", 1)
+
+
+@pytest.mark.parametrize(("bad", "wrong"), [(0, float("nan")), (30, float("inf"))])
+def test_build_embedder_that_gives_no_numbers_is_a_model_error(
+    corpus: Corpus, tmp_path, bad: int, wrong: float
+) -> None:
+    class Broken(CountingEmbedder):
+        def encode(self, texts):
+            rows = super().encode(texts)
+            rows[bad % len(rows), 1] = wrong
+            return rows
+
+    with pytest.raises(ModelError, match=r"The embedder gave no finite numbers for the text '.*pump number"):
+        SearchIndex.build(corpus, IndexSettings(parts=("vector",)), tmp_path / "i", embedder=Broken())
+    assert not (tmp_path / "i").exists()
+    index = SearchIndex.build(corpus, IndexSettings(parts=("vector",)), tmp_path / "j", embedder=CountingEmbedder())
+    with pytest.raises(ModelError, match="no finite numbers for the text 'a question'"):
+        SearchIndex.open(tmp_path / "j", embedder=Broken()).search("vector", "a question", 3)
+    assert index.search("vector", "a question", 3)
+
+
+def test_texts_of_a_block_are_whole_however_little_one_read_gives(
+    corpus: Corpus, tmp_path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Linux gives at most 2 GiB at once."""
+    index = SearchIndex.build(corpus, LEXICAL, tmp_path / "i")
+    whole = index.corpus.texts()
+    pread = os.pread
+    monkeypatch.setattr("os.pread", lambda file, size, offset: pread(file, min(size, 100), offset))
+    assert index.corpus.texts() == whole
+
+
 @pytest.mark.parametrize(
     "name", ["lexical/indices.csc.index.npy", "lexical/vocabulary.bytes.npy", "vector/embeddings.npy"]
 )
-def test_open_index_that_answers_wrongly_is_refused_and_rebuilt(corpus: Corpus, tmp_path, name: str) -> None:
+def test_open_index_that_answers_wrongly_is_refused_and_rebuilt(
+    corpus: Corpus, tmp_path, monkeypatch: pytest.MonkeyPatch, name: str
+) -> None:
+    """Files that are too large to be digested are tried by the known questions alone."""
+    monkeypatch.setattr("rl_cluster.retrieval.manifest.DIGESTED_BYTES", -1)
     index = SearchIndex.open_or_build(corpus, IndexSettings(), tmp_path, embedder=CountingEmbedder())
     expected = index.search("hybrid", "pump 7", 5)
     file = tmp_path / index.index_id / name

@@ -103,9 +103,27 @@ def test_vector_approximate_finds_nearly_what_flat_does(
     assert _positions(index.search(queries[0], 10, allowed=few)) == _brute_force(rows, queries[0], 10, few)
 
 
+@pytest.mark.parametrize("chosen", APPROXIMATE, ids=lambda s: s.kind)
+@pytest.mark.parametrize("left", [0.0, 0.1, 0.5])
+def test_vector_approximate_with_a_filter_that_leaves_little_around_the_question_finds_nearly_what_flat_does(
+    rows: np.ndarray, queries: np.ndarray, chosen: VectorSettings, left: float
+) -> None:
+    """Such as documents of another language than the question's: most of all are allowed, and few of the nearest."""
+    index = VectorIndex(rows, chosen)
+    recall = []
+    for number, query in enumerate(queries):
+        allowed = np.ones(len(rows), bool)
+        nearest = _brute_force(rows, query, len(rows) // 5)
+        allowed[nearest] = np.random.default_rng(number).random(len(nearest)) < left
+        found = _positions(index.search(query, 10, allowed=allowed))
+        assert allowed[found].all()
+        recall.append(len(set(found) & set(_brute_force(rows, query, 10, allowed))) / 10)
+    assert np.mean(recall) >= 0.95
+
+
 def test_probes_grow_with_the_lists_and_with_what_filters_leave_out() -> None:
     shipped = VectorSettings("ivf_pq")
-    assert [shipped.probes_of(lists) for lists in (10, 320, 400, 2828)] == [10, 32, 40, 283]
+    assert [shipped.probes_of(lists) for lists in (10, 320, 1400, 2828)] == [10, 128, 140, 283]
     assert [shipped.probes_of(2828, share) for share in (0.5, 0.1, 0.02)] == [566, 2828, 2828]
     assert VectorSettings("ivf_pq", probes=7).probes_of(2828, 0.5) == 14
 
@@ -123,6 +141,18 @@ def _mean_recall(index: VectorIndex, rows: np.ndarray, queries: np.ndarray, mask
     return float(
         np.mean([len(set(_brute_force(rows, q, 10, mask)) & a) / 10 for q, a in zip(queries, found, strict=True)])
     )
+
+
+def test_measured_recall_counts_documents_that_are_as_near_as_found(tmp_path: Path) -> None:
+    rng = np.random.default_rng(0)
+    rows = np.repeat(_unit(rng.normal(size=(250, 12))), 40, axis=0)
+    write_documents(tmp_path, [Document(f"{i:05d}", "", "six words") for i in range(len(rows))])
+    index = VectorIndex(rows, VectorSettings("hnsw"))
+    questions = _unit(rng.normal(size=(100, 12)))
+    by_id = _mean_recall(index, rows, questions, None)
+    recall = measured_recall(DocumentStore(tmp_path, "kb"), index, _Questions(questions), "")
+    assert recall is not None
+    assert recall > by_id
 
 
 class _Questions:
@@ -151,6 +181,7 @@ def test_measured_recall_is_the_share_that_is_found_and_little_is_warned_of(
     write_documents(tmp_path, [Document(f"{i:05d}", "", "six words") for i in range(len(rows))])
     index = VectorIndex(rows, settings)
     recall = measured_recall(DocumentStore(tmp_path, "kb"), index, _Questions(questions), "")
+    assert recall is not None
     assert recall == pytest.approx(_mean_recall(index, rows, questions, None))
     assert low <= recall <= high
     said = recall_warning({"recall": recall, "corpus": "kb", "settings": {"vector": {"kind": "hnsw"}}})
