@@ -88,7 +88,7 @@ def read_manifest(folder: Path) -> tuple[dict[str, Any], IndexSettings]:
 def _digest(path: Path) -> str:
     with path.open("rb") as stream:
         hasher = blake3()
-        while block := stream.read(1 << 20):
+        while block := stream.read(1 << 18):
             hasher.update(block)
     return hasher.hexdigest()
 
