@@ -16,7 +16,7 @@ from pydantic import BaseModel, Field, ValidationError, model_validator
 
 from rl_cluster.config_algorithm import UNGROUPED_ADVANTAGES, AlgorithmConfig
 from rl_cluster.config_search import ENDPOINT_ACCESS, AgentTool, SearchConfig
-from rl_cluster.config_types import Fraction, NonNegative, Positive, Seconds, Section, UserPath, check_absolute
+from rl_cluster.config_types import Fraction, NonNegative, Positive, RunName, Seconds, Section, UserPath, check_absolute
 from rl_cluster.errors import ConfigError
 
 
@@ -39,6 +39,8 @@ class EnvironmentConfig(Section):
     def _k_within_max(self) -> EnvironmentConfig:
         if self.k > self.max_k:
             raise ValueError(f"k={self.k} is over max_k={self.max_k}; raise max_k or lower k")
+        if len(set(self.tools)) < len(self.tools):
+            raise ValueError(f"tools={list(self.tools)} names a tool twice; leave one out")
         if set(self.tools) == {"read_document"}:
             raise ValueError("tools=['read_document'] finds nothing to read; add a search tool")
         return self
@@ -230,7 +232,7 @@ def check_cpu_cache(rollout: RolloutConfig, cluster: ClusterConfig) -> None:
 class Config(Section):
     """A whole run."""
 
-    run_name: str
+    run_name: RunName
     output_dir: UserPath
     seed: NonNegative
     resume: Literal["auto", "never"]

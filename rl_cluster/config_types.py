@@ -16,6 +16,15 @@ UserPath = Annotated[str, AfterValidator(os.path.expanduser)]
 """A path whose `~` is the home folder; a hub id or another name is left as it is."""
 
 
+def _one_folder(name: str) -> str:
+    if not name.strip() or name in (".", "..") or "/" in name or "\0" in name or len(name.encode()) > 200:
+        raise ValueError(f"{name[:80]!r} is no name of a folder; give one of 1 to 200 bytes without a slash")
+    return name
+
+
+RunName = Annotated[str, AfterValidator(_one_folder)]
+
+
 def check_absolute(output_dir: str) -> None:
     """Raises ValueError for a relative folder."""
     if not Path(output_dir).is_absolute():

@@ -22,7 +22,7 @@ from rl_cluster.config import (
     check_cpu_cache,
     check_settings,
 )
-from rl_cluster.config_types import UserPath, check_absolute
+from rl_cluster.config_types import RunName, UserPath, check_absolute
 from rl_cluster.errors import ConfigError
 from rl_cluster.evaluation.measures import MeasureSettings, Prices
 
@@ -127,7 +127,7 @@ class NumbersConfig(Section):
 class EvaluateConfig(Section):
     """One evaluation. `systems` are checked one by one, see `systems_of`."""
 
-    run_name: str
+    run_name: RunName
     output_dir: UserPath
     seed: NonNegative
     resume: Literal["auto", "never"]

@@ -58,14 +58,14 @@ def unusable(uri: str, why: str) -> ConfigError:
 
 
 def reason(error: BaseException) -> str:
-    """Why, in a few words: the system's own where it refused a connection or a file, otherwise the first line of what was raised."""
+    """Why, in a few words: the system's own where it refused a connection or a file, otherwise the first sentence of what was raised."""
     seen: BaseException | None = error
     while seen is not None:
         if isinstance(seen, OSError) and seen.strerror:
             return seen.strerror
         seen = seen.__cause__ or seen.__context__
     lines = str(error).strip().splitlines() or [type(error).__name__]
-    return lines[0][:_MAX_REASON].rstrip(". ")
+    return lines[0].partition(". ")[0][:_MAX_REASON].rstrip(". ")
 
 
 def absolute(uri: str) -> str:

@@ -434,3 +434,13 @@ def test_load_config_correction_setting_that_its_kind_does_not_read_is_refused(
 ) -> None:
     message = refusal(f"algorithm/correction={kind}", f"algorithm.correction.{setting}={value}")
     assert f"is not read by kind={kind}; leave it at" in message
+
+
+@pytest.mark.parametrize("name", ["", "..", "../../etc", "a/b", "x" * 201])
+def test_load_config_run_name_that_is_no_folders_name_is_refused(name: str) -> None:
+    message = refusal(f"run_name='{name}'")
+    assert message == f"run_name: {name[:80]!r} is no name of a folder; give one of 1 to 200 bytes without a slash."
+
+
+def test_load_config_tool_named_twice_is_refused() -> None:
+    assert "names a tool twice" in refusal("environment.tools=[bm25_search,vector_search,bm25_search]")
