@@ -98,10 +98,12 @@ def _check_resume(config: Config) -> None:
 
 
 def _check_model(config: Config) -> None:
-    from rl_cluster.models.parts import weight_bytes
+    from rl_cluster.models.parts import check_weights, weight_bytes
     from rl_cluster.models.source import resolve_model
 
     path, sync = Path(resolve_model(config.model.name)), config.weight_sync
+    if path.is_dir():
+        check_weights(path, "model.name")
     # Weights that go from device to device are in no file, and adapters alone are small.
     if not path.is_dir() or sync.transport in ("nccl", "ipc") or sync.lora == "adapter":
         return
@@ -147,7 +149,7 @@ def _check_search(config: Config) -> None:
                 "results of one search there; lower the former, or raise the latter if the endpoint gives more."
             )
         return
-    from rl_cluster.models.embedder import SentenceEmbedder
+    from rl_cluster.models.embedder import SentenceEmbedder, check_embedder_folder
     from rl_cluster.retrieval.settings import settings_from_config
     from rl_cluster.service.access import token_digest
 
@@ -155,6 +157,7 @@ def _check_search(config: Config) -> None:
     parts = open_parts(config.environment.tools)
     settings_from_config(config.search.model_dump(), (), parts)
     if "vector" in parts:
+        check_embedder_folder(config.search.embedder)
         SentenceEmbedder(config.search.embedder, max_tokens=config.search.embed_max_tokens)
 
 

@@ -87,6 +87,15 @@ def resolve_embedder(name: str) -> str:
     return name
 
 
+def check_embedder_folder(name: str) -> None:
+    """Raises ModelError where `name` is a folder without a model, or as `resolve_embedder`."""
+    folder = Path(resolve_embedder(name))
+    if folder.is_dir() and not any((folder / file).is_file() for file in ("modules.json", "config.json")):
+        raise ModelError(
+            f"search.embedder={name}: neither modules.json nor config.json is there; give the folder of a model."
+        )
+
+
 def embedder_commit(name: str) -> str | None:
     """The commit of an embedder that lives on a hub; None for a folder. Raises ModelError."""
     source = resolve_embedder(name)

@@ -56,6 +56,18 @@ def check_learnable(configuration: Any, model: str, share_prefix: bool) -> None:
         )
 
 
+def check_weights(folder: Path, setting: str) -> None:
+    """Raises ModelError where a safetensors file of a folder is cut or has no header; reads the headers alone."""
+    from safetensors import SafetensorError, safe_open
+
+    for file in sorted(folder.glob("*.safetensors")):
+        try:
+            with safe_open(file, framework="np"):
+                pass
+        except SafetensorError as error:
+            raise ModelError(f"{setting}={folder}: {file.name} is cut or damaged ({error}); copy it again.") from error
+
+
 def weight_bytes(folder: Path, dtype: str) -> int:
     """Bytes of a folder's weights once they are in `dtype` ("float32", "bfloat16"): as many as its safetensors files declare
     numbers. A file that declares none, being damaged, counts with its own size."""

@@ -97,6 +97,19 @@ def test_check_inputs_good_folders_pass(inputs: Inputs) -> None:
     inputs.check()
 
 
+def test_check_inputs_weights_that_are_cut_are_refused(inputs: Inputs, tmp_path: Path) -> None:
+    cut = shutil.copytree(inputs.model, tmp_path / "cut")
+    weights = cut / "model.safetensors"
+    weights.write_bytes(weights.read_bytes()[:-1000])
+    assert "model.safetensors is cut or damaged" in refusal(ModelError, inputs.check, f"model.name='{cut}'")
+
+
+def test_check_inputs_embedder_folder_without_a_model_is_refused(inputs: Inputs, tmp_path: Path) -> None:
+    (tmp_path / "empty").mkdir()
+    said = refusal(ModelError, inputs.check, f"search.embedder='{tmp_path / 'empty'}'")
+    assert "neither modules.json nor config.json is there" in said
+
+
 def test_check_inputs_corpus_of_the_projects_writer_passes(inputs: Inputs) -> None:
     write_corpus(inputs.data / "corpus.parquet", "kb", [Document("d1", "title", "text")])
     inputs.check()
