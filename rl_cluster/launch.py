@@ -48,6 +48,8 @@ HEAD_ENVIRONMENT = {
     "RAY_worker_niceness": "0",
     "RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO": "0",
     "RAY_USAGE_STATS_ENABLED": "0",
+    # A head that is told to end would wait for requests from elsewhere, which one of a single machine does not get.
+    "RAY_GRACEFUL_SHUTDOWN_DRAIN_TIMEOUT_S": "0",
 }
 
 

@@ -54,7 +54,7 @@ def run(config: Config) -> int:
             console.print_json(json.dumps(config.model_dump(mode="json")))
             console.print(found.table)
             for warning in warnings_of(config):
-                console.print(f"[yellow]warning:[/] {_escape(warning)}", highlight=False)
+                console.print(f"[yellow]warning:[/] {_escape(warning)}", highlight=False, soft_wrap=True)
         if found.lacks:
             if not config.dry_run:
                 console.print(found.table)
@@ -76,7 +76,7 @@ def run(config: Config) -> int:
         with own_folder(Path(config.output_dir), "job"):
             return _follow(config, console)
     except RLClusterError as error:
-        console.print(f"[bold red]error:[/] {_escape(str(error))}", highlight=False)
+        console.print(f"[bold red]error:[/] {_escape(str(error))}", highlight=False, soft_wrap=True)
         return 2
 
 
