@@ -196,27 +196,6 @@ def test_launch_that_does_not_fit_is_refused_with_the_table(
     assert not (tmp_path / "large" / "checkpoints").exists()
 
 
-@pytest.mark.skipif(dashboard_answers(), reason="another Ray head owns the dashboard port")
-def test_train_without_the_token_of_its_cluster_is_told_that_it_is_missing(
-    tmp_path: Path, tiny_model: Path, small_tables: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv("RAY_AUTH_MODE", "token")
-    monkeypatch.setenv("RAY_AUTH_TOKEN", "0123456789abcdef" * 4)
-    running = _start_head(1.0)
-    try:
-        monkeypatch.delenv("RAY_AUTH_MODE")
-        monkeypatch.delenv("RAY_AUTH_TOKEN")
-        overrides = job_overrides(tmp_path / "run", tiny_model, small_tables, "dry_run=true")
-        command = [sys.executable, "-m", "rl_cluster.train", *overrides]
-        environment = {**os.environ, "RAY_ADDRESS": "auto", "COLUMNS": "400"}
-        ended = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True, timeout=120)
-    finally:
-        _stop_head(running)
-    assert ended.returncode == 2, ended.stdout + ended.stderr
-    assert "asks for a token" in ended.stdout
-    assert "set RAY_AUTH_MODE=token" in ended.stdout
-
-
 def test_train_with_ray_address_that_does_not_answer_is_one_sentence(
     tmp_path: Path, tiny_model: Path, small_tables: Path
 ) -> None:

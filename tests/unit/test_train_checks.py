@@ -7,11 +7,11 @@ from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
-from ray.exceptions import ActorDiedError, GetTimeoutError, OutOfMemoryError
+from ray.exceptions import ActorDiedError, AuthenticationError, GetTimeoutError, OutOfMemoryError, RpcError
 
 from rl_cluster.config import Config
 from rl_cluster.errors import ClusterError
-from rl_cluster.train import _check_transport, _events, run
+from rl_cluster.train import _check_transport, _events, _require_token, run
 from tests.helpers.configuration import load_config
 
 
@@ -100,3 +100,19 @@ def test_run_on_a_cluster_that_others_hold_warns_and_starts(
     printed = " ".join(capsys.readouterr().out.split())
     assert "warning: the job asks for 1 CPU, of which 0.5 is free: other work holds the cluster" in printed
     assert small_cluster == ["search"]
+
+
+@pytest.mark.parametrize(
+    ("refusal", "said"),
+    [
+        (AuthenticationError("InvalidAuthToken"), "'127.0.0.1:6379' asks for a token, .*; set RAY_AUTH_MODE=token"),
+        (RpcError("Timed out"), r"No Ray cluster answers at address '127\.0\.0\.1:6379' \(Timed out"),
+    ],
+)
+def test_connect_to_what_refuses_says_why(monkeypatch: pytest.MonkeyPatch, refusal: Exception, said: str) -> None:
+    def client(address: str) -> None:
+        raise refusal
+
+    monkeypatch.setattr("ray._raylet.GcsClient", client)
+    with pytest.raises(ClusterError, match=said):
+        _require_token("127.0.0.1:6379")
