@@ -37,6 +37,7 @@ from rl_cluster.evaluation.settings import (
     searched_tools,
     systems_of,
 )
+from rl_cluster.interrupts import interrupt
 from rl_cluster.own_folder import check_folder, own_folder
 
 if TYPE_CHECKING:
@@ -470,7 +471,7 @@ def _track(config: EvaluateConfig, content: ReportContent, evaluation: Evaluatio
 def main() -> None:
     """Entry point; a wrong command line ends with one sentence and exit code 2. Ctrl-C counts where a shell started this in the
     background too, with the signal ignored."""
-    signal.signal(signal.SIGINT, signal.default_int_handler)
+    signal.signal(signal.SIGINT, interrupt)
     EVALUATE.check_command_line(sys.argv[1:])
     _main()
 

@@ -27,6 +27,7 @@ from pathlib import Path
 from typing import Any
 
 from rl_cluster.errors import ClusterError, RLClusterError
+from rl_cluster.interrupts import interrupt
 
 DASHBOARD_PORT = 8265
 START_TIMEOUT_S = 120.0
@@ -281,7 +282,7 @@ def main() -> None:
     """Entry point of `make train`; SIGTERM is treated as Ctrl-C, and so is SIGINT where a shell started this in the background
     and had it ignored."""
     for number in (signal.SIGTERM, signal.SIGINT):
-        signal.signal(number, signal.default_int_handler)
+        signal.signal(number, interrupt)
     try:
         sys.exit(launch(sys.argv[1:]))
     except RLClusterError as error:

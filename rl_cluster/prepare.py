@@ -33,6 +33,7 @@ from rl_cluster.datasets.preparation.settings import (
 from rl_cluster.datasets.preparation.workspace import ROWS, workspace
 from rl_cluster.errors import ConfigError, RLClusterError
 from rl_cluster.evaluation.statistics import FEW_QUESTIONS
+from rl_cluster.interrupts import interrupt
 
 PREPARE = Application("prepare", "rl_cluster.prepare", check_prepare, required=("dataset",))
 
@@ -153,7 +154,7 @@ def as_choice(argument: str) -> str:
 def main() -> None:
     """Entry point; a wrong command line ends with one sentence and exit code 2. Ctrl-C counts where a shell started this in the
     background too, with the signal ignored."""
-    signal.signal(signal.SIGINT, signal.default_int_handler)
+    signal.signal(signal.SIGINT, interrupt)
     sys.argv[1:] = map(as_choice, sys.argv[1:])
     PREPARE.check_command_line(sys.argv[1:])
     _main()

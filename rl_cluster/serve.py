@@ -23,6 +23,7 @@ from rich.console import Console
 from rl_cluster.composition import Application
 from rl_cluster.environments.search_tools import SearchToolSettings
 from rl_cluster.errors import ClusterError, ConfigError, DeadlineError, RLClusterError
+from rl_cluster.interrupts import interrupt
 from rl_cluster.service.serve_settings import ServeConfig, check_serve
 from rl_cluster.service.settings import ServiceSettings, service_settings
 from rl_cluster.service.values import WHOLE_TOOLS, http_address, index_name, open_parts, shards_of
@@ -41,7 +42,7 @@ def _main(settings: DictConfig) -> None:
 def run(config: ServeConfig) -> int:
     """Serves until the process is told to end; the process's exit code: 130 where that was before it served."""
     console = Console(width=None if sys.stdout.isatty() else 110)
-    _on_signals(signal.default_int_handler)
+    _on_signals(interrupt)
     try:
         tools = SearchToolSettings(config.k, config.max_k, config.tools, config.filter_fields)
         settings = service_settings(config.search, tools)
@@ -113,7 +114,7 @@ def _serve(config: ServeConfig, settings: ServiceSettings, console: Console) -> 
         raise ClusterError(
             f"address={config.address}: no Ray cluster answers there; start one or leave it out."
         ) from error
-    _on_signals(signal.default_int_handler)  # a head that Ray starts here sets its own, which stops no service
+    _on_signals(interrupt)  # a head that Ray starts here sets its own, which stops no service
     try:
         indexes = {name: str(_absolute(folder)) for name, folder in (config.indexes or {}).items()}
         for folder in indexes.values():
