@@ -133,19 +133,19 @@ class Coordinator:
 
     async def _prepare(self) -> None:
         config = self.config
-        self.log.say("preparing documents and index")
         learner = config.learner
         model_path = await asyncio.to_thread(resolve_model, config.model.name)
-        # Both starts are mostly imports, which one core each can do.
-        self.data, self.learner = await asyncio.gather(
-            prepare_search(config, model_path),
-            LearnerGroup.start(
-                learner_settings(config, model_path),
-                learner.num_ranks,
-                learner_options(config),
-                learner.start_timeout_s,
-            ),
-        )
+        async with self.log.while_busy("preparing documents and index"):
+            # Both starts are mostly imports, which one core each can do.
+            self.data, self.learner = await asyncio.gather(
+                prepare_search(config, model_path),
+                LearnerGroup.start(
+                    learner_settings(config, model_path),
+                    learner.num_ranks,
+                    learner_options(config),
+                    learner.start_timeout_s,
+                ),
+            )
         self.log.say(self.data.search_summary)
         for warning in warnings_of(config):
             self.log.say(f"warning: {warning}")
@@ -273,7 +273,6 @@ class Coordinator:
 
     async def _start_workers(self) -> None:
         config = self.config
-        self.log.say(f"starting {config.rollout.num_workers} rollout worker(s)")
         health = HealthPolicy(
             start_deadline_s=config.rollout.start_timeout_s,
             sync_deadline_s=config.weight_sync.timeout_s,
@@ -293,7 +292,8 @@ class Coordinator:
             health,
             self.log.say,
         )
-        await self.pool.start()
+        async with self.log.while_busy(f"starting {config.rollout.num_workers} rollout worker(s)"):
+            await self.pool.start()
         self.meter = SystemMeter(self.pool, self.learner)
         self.evaluation = EvaluationStage(config, self.pool, self.sync, self.report, self.tracker, self.log)
         self.log.say("rollout workers are ready")

@@ -407,6 +407,26 @@ def tracking_uri(config: Config) -> str:
     return config.tracking.uri or f"sqlite:///{Path(config.output_dir).parent / 'mlflow.db'}"
 
 
+_MENDS = {
+    "greater_than_equal": "give at least {ge:g}",
+    "greater_than": "give more than {gt:g}",
+    "less_than_equal": "give at most {le:g}",
+    "less_than": "give less than {lt:g}",
+    "finite_number": "give a finite number",
+    "int_type": "give a whole number",
+    "float_type": "give a number",
+    "bool_type": "give true or false",
+    "string_type": "give a text",
+    "tuple_type": "give a list",
+    "dict_type": "give names with values",
+    "model_type": "give its settings by name",
+    "too_short": "give at least {min_length}",
+    "too_long": "give at most {max_length}",
+    "literal_error": "choose {expected}",
+}
+"""What to do about a value, by the kind of pydantic's error."""
+
+
 def _sentence(problem: Mapping[str, Any], schema: type[BaseModel], prefix: str) -> str:
     names = [str(part) for part in problem["loc"] if part != "[key]"]
     location = (prefix + ".".join(names)).rstrip(".")
@@ -421,10 +441,8 @@ def _sentence(problem: Mapping[str, Any], schema: type[BaseModel], prefix: str) 
     if kind == "value_error":
         message = str(problem["ctx"]["error"])
         return f"{location}: {message}." if location else f"{message}."
-    value = problem["input"]
-    return (
-        f"{location}={value!r} is refused: {problem['msg'][0].lower()}{problem['msg'][1:]}; set {location} accordingly."
-    )
+    mend = _MENDS[kind].format(**problem.get("ctx", {})) if kind in _MENDS else problem["msg"]
+    return f"{location}={problem['input']!r} is refused; {mend}."
 
 
 def _known_names(schema: type[BaseModel], location: tuple[Any, ...]) -> list[str]:

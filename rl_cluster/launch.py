@@ -97,12 +97,15 @@ def run_job(client: Any, job: str, entrypoint: str) -> int:
     """
     from ray.job_submission import JobStatus
 
+    log = _Log()
     try:
         _submit_job(client, job, entrypoint)
-        info = asyncio.run(_follow(client, job))
+        info = asyncio.run(_follow(client, job, log))
     except KeyboardInterrupt:
-        print("stopping the job on the cluster; the same command for the same run continues it", flush=True)
+        print("stopping the job on the cluster", flush=True)
         _stop_job(client, job)
+        with contextlib.suppress(RuntimeError, OSError):  # there is none of a submission that never arrived
+            log.show(client.get_job_logs(job))
         return 130
     if info.status is JobStatus.SUCCEEDED:
         return 0
@@ -130,23 +133,30 @@ def _submit_job(client: Any, job: str, entrypoint: str) -> None:
             time.sleep(POLL_S)
 
 
-async def _follow(client: Any, job: str) -> Any:
-    """Prints the job's log until the job has ended; returns what the cluster says of it.
+class _Log:
+    """A job's log on the terminal: what comes again, as after a connection that broke, is left out."""
 
-    After a connection that broke, the log comes from its start again, and what is printed already is left out.
-    """
+    def __init__(self) -> None:
+        self.printed = 0
+
+    def show(self, text: str, start: int = 0) -> None:
+        """Prints `text`, which begins at the log's character `start`."""
+        print(text[max(0, self.printed - start) :], end="", flush=True)
+        self.printed = max(self.printed, start + len(text))
+
+
+async def _follow(client: Any, job: str, log: _Log) -> Any:
+    """Prints the job's log until the job has ended; returns what the cluster says of it."""
     import aiohttp
 
-    printed = 0
     lost_since: float | None = None
     while True:
         whole = False
         with contextlib.suppress(RuntimeError, aiohttp.ClientError, ConnectionResetError, TimeoutError):
             read = 0
             async for lines in client.tail_job_logs(job):
-                print(lines[max(0, printed - read) :], end="", flush=True)
+                log.show(lines, read)
                 read += len(lines)
-                printed = max(printed, read)
             whole = True
         try:
             info = client.get_job_info(job)
@@ -163,7 +173,7 @@ async def _follow(client: Any, job: str) -> Any:
             if info.status.is_terminal():
                 if not whole:  # the last lines, which say how the job ended
                     with contextlib.suppress(RuntimeError, OSError):
-                        print(client.get_job_logs(job)[printed:], end="", flush=True)
+                        log.show(client.get_job_logs(job))
                 return info
         await asyncio.sleep(POLL_S)
 

@@ -98,16 +98,16 @@ def _check_resume(config: Config) -> None:
 
 
 def _check_model(config: Config) -> None:
-    from rl_cluster.models.parts import check_weights, weight_bytes
+    from rl_cluster.models.parts import weight_bytes
     from rl_cluster.models.source import resolve_model
 
     path, sync = Path(resolve_model(config.model.name)), config.weight_sync
-    if path.is_dir():
-        check_weights(path, "model.name")
-    # Weights that go from device to device are in no file, and adapters alone are small.
-    if not path.is_dir() or sync.transport in ("nccl", "ipc") or sync.lora == "adapter":
+    if not path.is_dir():
         return
-    size = weight_bytes(path, config.model.dtype)
+    size = weight_bytes(path, config.model.dtype, "model.name")
+    # Weights that go from device to device are in no file, and adapters alone are small.
+    if sync.transport in ("nccl", "ipc") or sync.lora == "adapter":
+        return
     folder = Path(sync.folder)
     existing = next(parent for parent in [folder, *folder.parents] if parent.exists())
     free = shutil.disk_usage(existing).free

@@ -124,8 +124,10 @@ def _few(tasks: Mapping[str, int]) -> list[str]:
         for split in ("validation", "test")
         if not tasks.get(split)
     ]
-    if 0 < tasks.get("test", 0) < FEW_QUESTIONS:
-        lines.append(f"note: {tasks['test']} test questions say little about a gain; {raising('test')}")
+    for split, telling in (("validation", "which checkpoint is best"), ("test", "a gain")):
+        if 0 < (number := tasks.get(split, 0)) < FEW_QUESTIONS:
+            asked = "question says" if number == 1 else "questions say"
+            lines.append(f"note: {number} {split} {asked} little about {telling}; {raising(split)}")
     return lines
 
 
@@ -138,7 +140,7 @@ def _set_lines(name: str, manifest: dict[str, Any]) -> list[str]:
         lines.append(f"{name}: {dropped['count']:,} dropped: {reason}")
     for what, times in manifest["merged"].items():
         lines.append(f"{name}: {times:,} {what}")
-    if manifest["missing_gold"]:
+    if manifest["missing_gold"] and manifest["role"] != "own":  # a note tells of one's own
         lines.append(f"{name}: {len(manifest['missing_gold']):,} tasks have gold documents that the corpus lacks")
     for what, figures in manifest["published"].items():
         if figures["published"] != figures["here"]:

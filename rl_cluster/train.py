@@ -6,6 +6,7 @@ Everything is checked before anything is started: settings here, then files and 
 
 from __future__ import annotations
 
+import json
 import logging
 import os
 import signal
@@ -48,16 +49,8 @@ def run(config: Config) -> int:
         check_inputs_apart(config)
         _connect(config)
         found = fit(config)
-        if config.dry_run:
-            import json
-
-            console.print_json(json.dumps(config.model_dump(mode="json")))
-            console.print(found.table)
-            for warning in warnings_of(config):
-                console.print(f"[yellow]warning:[/] {_escape(warning)}", highlight=False, soft_wrap=True)
         if found.lacks:
-            if not config.dry_run:
-                console.print(found.table)
+            console.print(found.table)
             raise ClusterError(
                 f"The cluster cannot hold the job (see the table): it lacks {', and '.join(found.lacks)}; lower "
                 f"rollout.num_workers={config.rollout.num_workers} or learner.num_ranks={config.learner.num_ranks}, or what each of them "
@@ -72,6 +65,10 @@ def run(config: Config) -> int:
                 soft_wrap=True,
             )
         if config.dry_run:
+            console.print_json(json.dumps(config.model_dump(mode="json")))
+            console.print(found.table)
+            for warning in warnings_of(config):
+                console.print(f"[yellow]warning:[/] {_escape(warning)}", highlight=False, soft_wrap=True)
             return 0
         with own_folder(Path(config.output_dir), "job"):
             return _follow(config, console)
@@ -109,12 +106,25 @@ def _require_listener(address: str, timeout_s: float) -> str | None:
     if not separator or not port.isdecimal():
         return None
     try:
-        socket.create_connection((host.strip("[]"), int(port)), timeout_s).close()
+        with socket.create_connection((host.strip("[]"), int(port)), timeout_s) as connection:
+            spoken = os.environ.get("RAY_USE_TLS", "0").lower() in ("1", "true") or _speaks_http2(connection)
     except OSError as error:
         raise ClusterError(
             f"No Ray cluster answers at address {address!r} ({error}); start one with `ray start --head` or set RAY_ADDRESS."
         ) from error
+    if not spoken:
+        raise ClusterError(
+            f"What answers at address {address!r} is no Ray cluster; start one with `ray start --head` or set RAY_ADDRESS."
+        )
     return address
+
+
+def _speaks_http2(connection: socket.socket) -> bool:
+    """Whether a server greets as each of Ray's does: a client's preface and empty settings (RFC 9113, section 3.4) are answered with a
+    frame of settings, type 4."""
+    connection.sendall(b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" + b"\0\0\0\4\0\0\0\0\0")
+    greeting = connection.recv(9, socket.MSG_WAITALL)
+    return len(greeting) == 9 and greeting[3] == 4
 
 
 def _require_token(address: str) -> None:
@@ -163,6 +173,7 @@ def _follow(config: Config, console: Any) -> int:
     from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
     from actors.coordinator import Coordinator
+    from rl_cluster.learning.checkpoint import STATE
     from rl_cluster.learning.model_folder import validation_of
     from rl_cluster.tracking.terminal import Terminal
 
@@ -192,7 +203,10 @@ def _follow(config: Config, console: Any) -> int:
             if stopping["since"] and time.monotonic() - stopping["since"] > STOP_TIMEOUT_S:
                 break
         if stopping["since"]:
-            console.print("stopped; the last checkpoint is kept, and the same command continues the run")
+            if any((Path(config.output_dir) / "checkpoints").glob(f"step_*/{STATE}")):
+                console.print("stopped; the last checkpoint is kept, and the same command continues from it")
+            else:
+                console.print("stopped before the first checkpoint; the same command starts anew")
             return 130
         try:
             ray.get(result)

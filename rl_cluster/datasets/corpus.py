@@ -178,7 +178,7 @@ def corpus_names(path: str | Path) -> list[str]:
 
 
 _Row = tuple[int, Any, Any, Any, Any, Any]
-"""Number from 1, doc_id, title, text, metadata (JSON string or object), locale."""
+"""Number from 1, doc_id (a whole number counts as its digits), title, text, metadata (JSON string or object), locale."""
 
 
 def _rows_of(documents: Iterable[Document]) -> Iterator[_Row]:
@@ -262,6 +262,8 @@ def _checked(rows: Iterable[_Row], where: str, unit: str) -> Iterator[_CheckedRo
         at = f"{where}: {unit} {number}"
         if doc_id is None or doc_id == "":
             raise DataError(f"{at} has no doc_id; give each document a unique one.")
+        if isinstance(doc_id, int) and not isinstance(doc_id, bool):
+            doc_id = str(doc_id)
         if not isinstance(doc_id, str):
             raise DataError(f"{at} has the doc_id {doc_id!r}, a {type(doc_id).__name__}; write ids as strings.")
         problem = id_problem(doc_id)

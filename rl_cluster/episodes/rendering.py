@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from datetime import datetime
+from pathlib import Path
 from typing import Any
 
 from rl_cluster.episodes.formats.base import ToolSpec
@@ -198,11 +199,17 @@ def _broken(text: str, markers: Sequence[str]) -> str:
 
 
 def _generation_ends(name: str) -> list[int]:
-    """The ids that end a reply by the generation settings beside a model; none where there are no such settings."""
+    """The ids that end a reply by the generation settings beside a model; none where there are no such settings. Raises ModelError
+    for a file of them that cannot be read."""
     from transformers import GenerationConfig
 
     try:
         ends = GenerationConfig.from_pretrained(name).eos_token_id
-    except (OSError, ValueError):
-        return []
+    except (OSError, ValueError) as error:
+        file = Path(name, "generation_config.json")
+        if not file.exists():
+            return []
+        raise ModelError(
+            f"{file} cannot be read ({str(error).splitlines()[0]}); copy it again or remove it."
+        ) from error
     return list(ends) if isinstance(ends, list | tuple) else [] if ends is None else [ends]

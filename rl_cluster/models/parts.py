@@ -56,30 +56,16 @@ def check_learnable(configuration: Any, model: str, share_prefix: bool) -> None:
         )
 
 
-def check_weights(folder: Path, setting: str) -> None:
-    """Raises ModelError where a safetensors file of a folder is cut or has no header; reads the headers alone."""
+def weight_bytes(folder: Path, dtype: str, setting: str) -> int:
+    """Bytes of the weights of a folder that `setting` names, once they are in `dtype` ("float32", "bfloat16"): as many as the headers of
+    its safetensors files declare numbers. Raises ModelError where a file is cut or has no header."""
     from safetensors import SafetensorError, safe_open
 
+    numbers = 0
     for file in sorted(folder.glob("*.safetensors")):
         try:
-            with safe_open(file, framework="np"):
-                pass
+            with safe_open(file, framework="np") as tensors:
+                numbers += sum(math.prod(tensors.get_slice(name).get_shape()) for name in tensors.keys())  # noqa: SIM118
         except SafetensorError as error:
             raise ModelError(f"{setting}={folder}: {file.name} is cut or damaged ({error}); copy it again.") from error
-
-
-def weight_bytes(folder: Path, dtype: str) -> int:
-    """Bytes of a folder's weights once they are in `dtype` ("float32", "bfloat16"): as many as its safetensors files declare
-    numbers. A file that declares none, being damaged, counts with its own size."""
-    from safetensors import SafetensorError, safe_open
-
-    total = 0
-    for file in folder.glob("*.safetensors"):
-        try:
-            with safe_open(file, framework="np") as tensors:
-                numbers = sum(math.prod(tensors.get_slice(name).get_shape()) for name in tensors.keys())  # noqa: SIM118
-        except SafetensorError:
-            total += file.stat().st_size
-        else:
-            total += numbers * BYTES[dtype]
-    return total
+    return numbers * BYTES[dtype]

@@ -79,7 +79,9 @@ def test_launch_interrupted_stops_job_and_head_within_deadline(tmp_path: Path, s
     finally:
         if launcher.poll() is None:
             os.killpg(launcher.pid, signal.SIGKILL)
-    assert "stopping the job" in log.read_text()
+    said = log.read_text()
+    assert "stopping the job" in said
+    assert "stopped; the last checkpoint is kept, and the same command continues from it" in said
     assert not dashboard_answers()
     assert processes_holding(str(output)) == []
     assert last_checkpoint(output) >= 1

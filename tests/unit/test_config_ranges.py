@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import re
+
 import pytest
+import yaml
 from hydra import compose, initialize_config_module
 from omegaconf import DictConfig, OmegaConf
 
@@ -165,5 +168,31 @@ def test_to_config_value_out_of_range_names_setting_and_value(composed: DictConf
         to_config(settings)
     message = str(caught.value)
     assert "\n" not in message
-    assert message.startswith((f"{setting}={value} is refused: ", f"{setting}={value!r} is refused: "))
-    assert message.endswith(f"set {setting} accordingly.")
+    assert message.startswith((f"{setting}={value} is refused; ", f"{setting}={value!r} is refused; "))
+    assert re.search(r"; (give|choose) .+\.$", message)
+
+
+@pytest.mark.parametrize(
+    ("override", "mend"),
+    [
+        ("training.group_size=1", "give at least 2"),
+        ("training.group_size=many", "give a whole number"),
+        ("rollout.num_workers=2.5", "give a whole number"),
+        ("rollout.temperature=0", "give more than 0"),
+        ("rollout.temperature=.nan", "give a finite number"),
+        ("learner.learning_rate=1.0", "give at most 0.01"),
+        ("search.port=70000", "give at most 65535"),
+        ("rollout.gpu_memory_utilization=1.0", "give less than 1"),
+        ("training.curriculum=hard", "choose 'none' or 'difficulty'"),
+        ("environment.reward=3", "give a text"),
+        ("environment.tools=bm25", "give a list"),
+        ("search.fusion=3", "give its settings by name"),
+    ],
+)
+def test_to_config_wrong_value_says_what_to_give(composed: DictConfig, override: str, mend: str) -> None:
+    settings = composed.copy()
+    OmegaConf.set_struct(settings, False)
+    setting, _, value = override.partition("=")
+    OmegaConf.update(settings, setting, yaml.safe_load(value), merge=False)
+    with pytest.raises(ConfigError, match=f"^{re.escape(setting)}=.* is refused; {re.escape(mend)}\\.$"):
+        to_config(settings)

@@ -107,10 +107,14 @@ def test_run_job_cluster_that_answers_no_more_is_an_error_that_names_the_job(mon
         run_job(client, "run-1", "x")
 
 
-def test_run_job_interrupted_while_it_is_followed_stops_the_job() -> None:
+def test_run_job_interrupted_while_it_is_followed_stops_the_job_and_shows_its_last_lines(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
     client = Client(["one\n", KeyboardInterrupt()])
+    client.log = "one\nstopped before the first checkpoint\n"
     assert run_job(client, "run-1", "x") == 130
     assert client.stops == 1
+    assert capsys.readouterr().out == "one\nstopping the job on the cluster\nstopped before the first checkpoint\n"
 
 
 def test_run_job_interrupted_submission_that_arrives_later_is_stopped(monkeypatch: pytest.MonkeyPatch) -> None:

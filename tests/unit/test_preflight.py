@@ -17,7 +17,6 @@ from rl_cluster.datasets.corpus import CORPUS_SCHEMA, write_corpus
 from rl_cluster.datasets.tables import write_tasks
 from rl_cluster.datasets.task import Document, Task
 from rl_cluster.errors import CheckpointError, ClusterError, ConfigError, DataError, ModelError, RLClusterError
-from rl_cluster.models.parts import weight_bytes
 from rl_cluster.preflight import _check_model, asked, check_inputs, check_inputs_apart
 from tests.helpers.configuration import load_config
 from tests.helpers.tiny_models import write_tiny_model
@@ -185,11 +184,6 @@ def test_check_model_snapshots_are_measured_in_the_dtype_that_is_published(
     with pytest.raises(ConfigError, match=r"two snapshots of .* in model\.dtype=float32 need .* GB; choose another"):
         _check_model(load_config([model, "model.dtype=float32"]))
     _check_model(load_config([model, "weight_sync.lora=adapter", "learner.lora.lora_rank=8"]))
-
-
-def test_weight_bytes_file_without_a_readable_header_counts_with_its_size(tmp_path: Path) -> None:
-    (tmp_path / "model.safetensors").write_bytes(b"no safetensors at all")
-    assert weight_bytes(tmp_path, "float32") == 21
 
 
 def test_check_inputs_no_model_folder_is_refused(inputs: Inputs) -> None:

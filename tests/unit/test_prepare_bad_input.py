@@ -309,8 +309,13 @@ def test_gold_ids_of_another_kind_than_the_corpus_has_are_refused(tmp_path: Path
         _refusal("jsonl", write_own(tmp_path / "in", strange, [DOCUMENT])),
         "of 2 questions none has a relevant document in the corpus ('b' names 'no-1'); write ids as the corpus has them.",
     )
-    out = run_prepare("jsonl", write_own(tmp_path / "some", [TASK, *strange], [DOCUMENT]), tmp_path / "out")
-    assert len(out.manifest["missing_gold"]) == 2
+    partly = {**TASK, "query_id": "d", "gains": ["d1", "no-2"]}
+    out = run_prepare("jsonl", write_own(tmp_path / "some", [TASK, *strange, partly], [DOCUMENT]), tmp_path / "out")
+    assert len(out.manifest["missing_gold"]) == 3
+    assert out.manifest["notes"] == [
+        "3 tasks name relevant documents that the corpus lacks ('b' names 'no-1', 'c' names 'no-1', 'd' names 'no-2'), which no search "
+        "finds; 2 of them have no other and score 0. Correct the ids if they are mistyped."
+    ]
 
 
 def test_question_that_is_empty_is_dropped_and_listed(tmp_path: Path) -> None:

@@ -276,8 +276,8 @@ def test_summary_of_a_small_training_set_says_which_split_is_empty_or_says_littl
         f"note: {split} has no task, and a training run needs some in each split" for split in ("validation", "test")
     ]
     half = run_prepare("jsonl", source, tmp_path / "b", "validation_fraction=0.4", "test_fraction=0.4")
-    few = half.manifest["counts"]["tasks"]["test"]
-    assert 0 < few < 10
-    assert f"note: {few} test questions say little about a gain; raise test_fraction" in "\n".join(
-        summary(half.manifest, half.folder)
-    )
+    said = "\n".join(summary(half.manifest, half.folder))
+    for split, telling in (("validation", "which checkpoint is best"), ("test", "a gain")):
+        few = half.manifest["counts"]["tasks"][split]
+        assert 1 < few < 10
+        assert f"note: {few} {split} questions say little about {telling}; raise {split}_fraction" in said

@@ -75,6 +75,9 @@ def test_stop_ids_have_those_that_the_models_generation_settings_name(base: Any,
     GenerationConfig(eos_token_id=[11, 17]).save_pretrained(tmp_path)
     renderer = ChatRenderer(PreTrainedTokenizerFast.from_pretrained(tmp_path), "user", False)
     assert {11, 17} <= set(renderer.stop_token_ids)
+    (tmp_path / "generation_config.json").write_text('{"eos_token_id": [1')
+    with pytest.raises(ModelError, match=r"generation_config\.json cannot be read .*; copy it again or remove it\."):
+        ChatRenderer(PreTrainedTokenizerFast.from_pretrained(tmp_path), "user", False)
 
 
 @pytest.mark.parametrize(

@@ -39,7 +39,7 @@ def test_corpus_digest_changes_with_any_field():
 
 @pytest.mark.parametrize("key", ["doc_id", "id", "_id"])
 def test_read_corpus_jsonl_takes_usual_id_keys(tmp_path, key):
-    path = _jsonl(tmp_path / "mine.jsonl", [{key: "7", "title": "T", "text": "x"}, {key: "8", "text": "y"}])
+    path = _jsonl(tmp_path / "mine.jsonl", [{key: "7", "title": "T", "text": "x"}, {key: 8, "text": "y"}])
     corpus = read_corpus(path)
     assert (corpus.name, corpus.doc_ids) == ("mine", ["7", "8"])
 
@@ -50,7 +50,9 @@ def test_read_corpus_jsonl_takes_usual_id_keys(tmp_path, key):
         ([{"id": "a", "text": "x"}, {"id": "a", "text": "y"}], ["row 2", "'a'", "row 1", "unique"]),
         ([{"id": "a", "text": "x"}, {"title": "t", "text": "y"}], ["row 2", "no doc_id"]),
         ([{"id": "a", "text": 5}], ["row 1", "text 5", "string"]),
-        ([{"id": 5, "text": "x"}], ["row 1", "doc_id 5", "strings"]),
+        ([{"id": 5.5, "text": "x"}], ["row 1", "doc_id 5.5", "strings"]),
+        ([{"id": True, "text": "x"}], ["row 1", "doc_id True", "strings"]),
+        ([{"id": 5, "text": "x"}, {"id": "5", "text": "x"}], ["row 2", "'5'", "row 1", "unique"]),
         ([{"id": "a", "text": "x", "metadata": [1]}], ["row 1", "[1]", "object"]),
         ([], ["no document"]),
     ],

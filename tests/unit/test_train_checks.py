@@ -3,15 +3,20 @@
 from __future__ import annotations
 
 import json
+import socket
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from types import SimpleNamespace
+from urllib.parse import urlsplit
 
+import grpc
 import pytest
 from ray.exceptions import ActorDiedError, AuthenticationError, GetTimeoutError, OutOfMemoryError, RpcError
 
 from rl_cluster.config import Config
 from rl_cluster.errors import ClusterError
-from rl_cluster.train import _check_transport, _events, _require_token, run
+from rl_cluster.train import _check_transport, _events, _require_listener, _require_token, run
+from tests.helpers.chat_server import chat_server, completion
 from tests.helpers.configuration import load_config
 
 
@@ -54,26 +59,27 @@ def small_cluster(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     return started
 
 
-@pytest.mark.parametrize(("cpus", "code"), [(1, 0), (9, 2)])
 def test_run_dry_prints_settings_and_table_and_starts_nothing(
-    small_cluster: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str], cpus: int, code: int
+    small_cluster: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    config = load_config([f"output_dir={tmp_path / 'run'}", "dry_run=true", f"rollout.cpus_per_worker={cpus}"])
-    assert run(config) == code
+    config = load_config([f"output_dir={tmp_path / 'run'}", "dry_run=true"])
+    assert run(config) == 0
     printed = capsys.readouterr().out
     settings, end = json.JSONDecoder().raw_decode(printed)
     assert settings == config.model_dump(mode="json")
-    assert f"{cpus + 0.5:.2f}" in printed[end:]
-    assert ("missing" in printed[end:]) == bool(code)
+    assert f"{config.rollout.cpus_per_worker + 0.5:.2f}" in printed[end:]
+    assert "missing" not in printed
     assert small_cluster == []
     assert list(tmp_path.iterdir()) == []
 
 
+@pytest.mark.parametrize("dry", ["true", "false"])
 def test_run_job_that_no_node_holds_is_refused_and_starts_nothing(
-    small_cluster: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    small_cluster: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str], dry: str
 ) -> None:
-    assert run(load_config([f"output_dir={tmp_path / 'run'}", "rollout.cpus_per_worker=9"])) == 2
+    assert run(load_config([f"output_dir={tmp_path / 'run'}", "rollout.cpus_per_worker=9", f"dry_run={dry}"])) == 2
     printed = " ".join(capsys.readouterr().out.split())
+    assert "missing" in printed
     assert "1 on no node" in printed
     assert "error: The cluster cannot hold the job (see the table): it lacks 9.5 CPU of " in printed
     assert "room for 1 of 1 x rollout worker of 9 CPU, 0 GPU; lower rollout.num_workers=1" in printed
@@ -116,3 +122,20 @@ def test_connect_to_what_refuses_says_why(monkeypatch: pytest.MonkeyPatch, refus
     monkeypatch.setattr("ray._raylet.GcsClient", client)
     with pytest.raises(ClusterError, match=said):
         _require_token("127.0.0.1:6379")
+
+
+def test_listener_that_speaks_as_ray_does_is_taken_and_any_other_is_refused_at_once() -> None:
+    server = grpc.server(ThreadPoolExecutor(1))
+    port = server.add_insecure_port("127.0.0.1:0")
+    server.start()
+    try:
+        assert _require_listener(f"127.0.0.1:{port}", 30.0) == f"127.0.0.1:{port}"
+    finally:
+        server.stop(None)
+    with (
+        chat_server(lambda body: completion("x")) as web,
+        pytest.raises(ClusterError, match="is no Ray cluster; start"),
+    ):
+        _require_listener(urlsplit(web.url).netloc, 30.0)
+    with socket.create_server(("127.0.0.1", 0)) as silent, pytest.raises(ClusterError, match="timed out"):
+        _require_listener(f"127.0.0.1:{silent.getsockname()[1]}", 0.2)

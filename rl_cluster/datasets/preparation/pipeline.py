@@ -7,6 +7,7 @@ import json
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
@@ -110,7 +111,7 @@ def _convert(
     if corpus.counts:
         report.count("documents", corpus.counts.total())
     missing = _missing(drafts, corpus) if corpus.counts else {}
-    _check_gold(drafts, missing, source, report)
+    _check_gold(drafts, missing, card, source, report)
     _assign_splits(drafts, label, options)
     tasks = {split: [_task(draft, label, missing) for draft in drafts if draft.split == split] for split in _SPLITS}
     write_tasks(folder / "tasks.parquet", tasks)
@@ -270,23 +271,33 @@ def _missing(drafts: list[Draft], corpus: CorpusWriter) -> dict[str, list[str]]:
     return missing
 
 
-def _check_gold(drafts: list[Draft], missing: dict[str, list[str]], source: Source, report: Report) -> None:
-    """Notes how many questions have no relevant document in their corpus; raises DataError where that is all of them: then the ids are
-    of two kinds."""
-    gold = {d.query_id: sorted(doc_id for doc_id, gain in d.gains.items() if gain > 0) for d in drafts}
-    gold = {query_id: ids for query_id, ids in gold.items() if ids}
-    without = sum(set(ids) <= set(missing.get(query_id, ())) for query_id, ids in gold.items())
-    if without < len(gold) or not gold:
-        if without:
-            report.note(
-                f"{without} tasks have no relevant document in the corpus and score 0 whatever is found; they stay, since published figures count them."
-            )
-        return
-    query_id, ids = next(iter(gold.items()))
-    raise DataError(
-        f"{source.where}: of {len(gold)} questions none has a relevant document in the corpus ({query_id!r} names {ids[0]!r}); "
-        "write ids as the corpus has them."
-    )
+def _check_gold(drafts: list[Draft], missing: dict[str, list[str]], card: Card, source: Source, report: Report) -> None:
+    """Notes which relevant documents the corpus lacks; raises DataError where no question has one there: then the ids are of two
+    kinds."""
+    gold = {draft.query_id: [doc_id for doc_id, gain in draft.gains.items() if gain > 0] for draft in drafts}
+    absent = {
+        query_id: [doc_id for doc_id in missing.get(query_id, ()) if doc_id in ids] for query_id, ids in gold.items()
+    }
+    absent = {query_id: ids for query_id, ids in absent.items() if ids}
+    judged = sum(bool(ids) for ids in gold.values())
+    without = sum(len(ids) == len(gold[query_id]) for query_id, ids in absent.items())
+    if judged and without == judged:
+        query_id, ids = next(iter(absent.items()))
+        raise DataError(
+            f"{source.where}: of {judged} questions none has a relevant document in the corpus ({query_id!r} names {ids[0]!r}); "
+            "write ids as the corpus has them."
+        )
+    if absent and card.role == "own":
+        shown = ", ".join(f"{query_id!r} names {ids[0]!r}" for query_id, ids in islice(absent.items(), 3))
+        report.note(
+            f"{len(absent)} tasks name relevant documents that the corpus lacks ({shown}{', ...' if len(absent) > 3 else ''}), which "
+            f"no search finds; {without} of them have no other and score 0. Correct the ids if they are mistyped."
+        )
+    elif without:
+        report.note(
+            f"{without} tasks have no relevant document in the corpus and score 0 whatever is found; they stay, since published "
+            "figures count them."
+        )
 
 
 def _missing_gold(drafts: list[Draft], label: str, missing: dict[str, list[str]]) -> dict[str, list[str]]:
