@@ -1,4 +1,6 @@
-"""Calls that wait are sent as one: the more wait, the larger the next batch, and nobody waits for a batch to fill.
+"""Calls that wait are sent together: the more wait, the larger the next batches, and nobody waits for a batch to fill.
+
+What waits is spread evenly over the batches that may leave, since those of one caller are answered side by side by replicas.
 
 Invariants: at most `max_in_flight` batches are under way; at most `max_waiting` items wait, and one more is refused at once;
 an item whose caller has given up is not sent; each caller gets the result at the place of its own item.
@@ -69,7 +71,8 @@ class Coalescer(Generic[Item, Result]):
         self._pump_is_due = False
         while self._waiting and len(self._running) < self._max_in_flight:
             batch: list[tuple[Item, asyncio.Future[Result]]] = []
-            while self._waiting and len(batch) < self._max_batch:
+            share = -(-len(self._waiting) // (self._max_in_flight - len(self._running)))
+            while self._waiting and len(batch) < min(share, self._max_batch):
                 entry = self._waiting.popleft()
                 if not entry[1].done():
                     batch.append(entry)

@@ -66,6 +66,17 @@ def test_coalescer_in_flight_bound_is_kept() -> None:
     asyncio.run(scenario())
 
 
+def test_coalescer_what_waits_is_spread_evenly_over_the_batches_that_may_leave() -> None:
+    async def scenario() -> None:
+        line = Line(max_batch=32, max_in_flight=4)
+        line.open.set()
+        answers = await asyncio.gather(*(line.coalescer.submit(i) for i in range(20, 30)))
+        assert answers == [2 * i for i in range(20, 30)]
+        assert [len(batch) for batch in line.batches] == [3, 3, 2, 2]
+
+    asyncio.run(scenario())
+
+
 def test_coalescer_full_line_refuses_one_more_and_serves_the_others() -> None:
     async def scenario() -> None:
         line = Line(max_batch=1, max_waiting=2)
