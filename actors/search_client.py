@@ -183,6 +183,7 @@ class ServeSearchClient:
                 max_batch=limits.max_batch,
                 max_in_flight=limits.max_in_flight,
                 max_waiting=limits.max_waiting,
+                spread=max(1, limits.max_in_flight // 2),
                 name=tool,
             )
         return self._lines[tool]

@@ -1,6 +1,6 @@
 """Calls that wait are sent together: the more wait, the larger the next batches, and nobody waits for a batch to fill.
 
-What waits is spread evenly over the batches that may leave, since those of one caller are answered side by side by replicas.
+What waits is spread evenly over those who answer side by side; each of them answers a large batch sooner than two small ones.
 
 Invariants: at most `max_in_flight` batches are under way; at most `max_waiting` items wait, and one more is refused at once;
 an item whose caller has given up is not sent; each caller gets the result at the place of its own item.
@@ -29,13 +29,15 @@ class Coalescer(Generic[Item, Result]):
         max_batch: int,
         max_in_flight: int,
         max_waiting: int,
+        spread: int = 1,
         name: str = "the service",
     ):
-        """`send` answers a batch in its order; `name` stands in the message of a refusal."""
+        """`send` answers a batch in its order; `spread`: how many answer side by side; `name` stands in the message of a refusal."""
         self._send = send
         self._max_batch = max_batch
         self._max_in_flight = max_in_flight
         self._max_waiting = max_waiting
+        self._spread = spread
         self._name = name
         self._waiting: deque[tuple[Item, asyncio.Future[Result]]] = deque()
         self._running: set[asyncio.Task[None]] = set()
@@ -71,7 +73,7 @@ class Coalescer(Generic[Item, Result]):
         self._pump_is_due = False
         while self._waiting and len(self._running) < self._max_in_flight:
             batch: list[tuple[Item, asyncio.Future[Result]]] = []
-            share = -(-len(self._waiting) // (self._max_in_flight - len(self._running)))
+            share = -(-len(self._waiting) // max(1, self._spread - len(self._running)))
             while self._waiting and len(batch) < min(share, self._max_batch):
                 entry = self._waiting.popleft()
                 if not entry[1].done():

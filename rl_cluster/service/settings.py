@@ -12,7 +12,8 @@ from rl_cluster.service.access import token_digest
 
 @dataclass(frozen=True)
 class CallLimits:
-    """Of each caller and each replica: requests in one call, calls at once, requests that may wait; seconds for an answer.
+    """Of each caller and each replica: requests in one call, calls at once (two for each replica), requests that may wait; seconds for
+    an answer.
 
     `shards`: how many the service's indexes are cut into, each of which a caller asks.
     """

@@ -66,13 +66,17 @@ def test_coalescer_in_flight_bound_is_kept() -> None:
     asyncio.run(scenario())
 
 
-def test_coalescer_what_waits_is_spread_evenly_over_the_batches_that_may_leave() -> None:
+def test_coalescer_what_waits_is_spread_evenly_over_those_who_answer() -> None:
     async def scenario() -> None:
-        line = Line(max_batch=32, max_in_flight=4)
+        line = Line(max_batch=32, max_in_flight=6, spread=3)
+        calls = [asyncio.ensure_future(line.coalescer.submit(i)) for i in range(20, 30)]
+        await asyncio.sleep(0.01)
+        assert [len(batch) for batch in line.batches] == [4, 3, 3]
+        calls += [asyncio.ensure_future(line.coalescer.submit(i)) for i in range(30, 35)]
+        await asyncio.sleep(0.01)
+        assert [len(batch) for batch in line.batches] == [4, 3, 3, 5]  # all have work: what comes then stays together
         line.open.set()
-        answers = await asyncio.gather(*(line.coalescer.submit(i) for i in range(20, 30)))
-        assert answers == [2 * i for i in range(20, 30)]
-        assert [len(batch) for batch in line.batches] == [3, 3, 2, 2]
+        assert await asyncio.gather(*calls) == [2 * i for i in range(20, 35)]
 
     asyncio.run(scenario())
 
