@@ -14,12 +14,15 @@ def test_event_log_while_busy_says_again_what_is_under_way_until_it_ends(monkeyp
     monkeypatch.setattr(event_log, "STILL_EVERY_S", 0.01)
     log = EventLog()
 
+    async def start() -> None:
+        async with log.while_busy("starting"):
+            while len(log.since(0)) < 3:
+                await asyncio.sleep(0.01)
+            raise ValueError("over")
+
     async def work() -> None:
         with pytest.raises(ValueError, match="over"):
-            async with log.while_busy("starting"):
-                while len(log.since(0)) < 3:
-                    await asyncio.sleep(0.01)
-                raise ValueError("over")
+            await start()
         said = len(log.since(0))
         await asyncio.sleep(0.1)
         assert len(log.since(0)) == said
