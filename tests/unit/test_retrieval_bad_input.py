@@ -108,7 +108,7 @@ def test_search_document_of_five_megabytes_is_found_and_cut(index: SearchIndex) 
     assert index.read_document("d").parts > 1000
 
 
-@pytest.mark.parametrize("doc_id", ["", None, 5])
+@pytest.mark.parametrize("doc_id", ["", None, 5.5])
 def test_corpus_missing_id_is_refused(doc_id) -> None:
     with pytest.raises(DataError, match="document 1"):
         Corpus.from_documents("kb", [Document(doc_id, "", "x")])
