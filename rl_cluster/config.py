@@ -16,7 +16,19 @@ from pydantic import BaseModel, Field, ValidationError, model_validator
 
 from rl_cluster.config_algorithm import UNGROUPED_ADVANTAGES, AlgorithmConfig
 from rl_cluster.config_search import ENDPOINT_ACCESS, AgentTool, SearchConfig
-from rl_cluster.config_types import Fraction, NonNegative, Positive, RunName, Seconds, Section, UserPath, check_absolute
+from rl_cluster.config_types import (
+    LEAST_TEMPERATURE,
+    Fraction,
+    NonNegative,
+    Positive,
+    RunName,
+    Seconds,
+    Section,
+    Seed,
+    Temperature,
+    UserPath,
+    check_absolute,
+)
 from rl_cluster.errors import ConfigError
 
 
@@ -53,7 +65,7 @@ class RolloutConfig(Section):
     rollout_max_retries: NonNegative
     sampling_max_tokens: Positive
     max_sequence_length: Positive
-    temperature: Annotated[float, Field(gt=0, le=2)]
+    temperature: Annotated[float, Field(ge=LEAST_TEMPERATURE, le=2)]
     sampling_top_p: Annotated[float, Field(gt=0, le=1)]
     kv_cache_gib: Annotated[float, Field(gt=0)]
     cpus_per_worker: Annotated[float, Field(ge=0)]
@@ -174,7 +186,7 @@ class DataConfig(Section):
     name: Literal["enterprise_kb", "tables"]
     folder: UserPath | None
     num_documents: Annotated[int, Field(ge=2000, le=500_000)]
-    seed: NonNegative
+    seed: Seed
     train_tasks: Positive
     validation_tasks: Positive
     test_tasks: Positive
@@ -190,8 +202,8 @@ class EvaluationConfig(Section):
     test_at_start: bool
     test_at_end: bool
     test_limit: Positive | None
-    temperatures: tuple[Annotated[float, Field(ge=0, le=2)], ...] = Field(min_length=1, strict=False)
-    validation_temperature: Annotated[float, Field(ge=0, le=2)]
+    temperatures: tuple[Temperature, ...] = Field(min_length=1, strict=False)
+    validation_temperature: Temperature
     bootstrap_resamples: Annotated[int, Field(ge=1000)]
     success_threshold: Annotated[float, Field(gt=0, le=1)]
     control: bool
@@ -234,7 +246,7 @@ class Config(Section):
 
     run_name: RunName
     output_dir: UserPath
-    seed: NonNegative
+    seed: Seed
     resume: Literal["auto", "never"]
     dry_run: bool
     model: ModelConfig
@@ -408,10 +420,10 @@ def tracking_uri(config: Config) -> str:
 
 
 _MENDS = {
-    "greater_than_equal": "give at least {ge:g}",
-    "greater_than": "give more than {gt:g}",
-    "less_than_equal": "give at most {le:g}",
-    "less_than": "give less than {lt:g}",
+    "greater_than_equal": "give at least {ge}",
+    "greater_than": "give more than {gt}",
+    "less_than_equal": "give at most {le}",
+    "less_than": "give less than {lt}",
     "finite_number": "give a finite number",
     "int_type": "give a whole number",
     "float_type": "give a number",

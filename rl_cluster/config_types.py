@@ -22,6 +22,19 @@ def _one_folder(name: str) -> str:
     return name
 
 
+def _sampled_as_given(temperature: float) -> float:
+    if 0 < temperature < LEAST_TEMPERATURE:
+        raise ValueError(
+            f"{temperature:g} is under {LEAST_TEMPERATURE:g}, to which the engine would raise it; give 0 for greedy replies, or more"
+        )
+    return temperature
+
+
+LEAST_TEMPERATURE = 0.01
+"""vLLM samples at this one where a lower one is asked for."""
+Temperature = Annotated[float, Field(ge=0, le=2), AfterValidator(_sampled_as_given)]
+Seed = Annotated[int, Field(ge=0, lt=2**32)]
+"""As large as all random generators take."""
 RunName = Annotated[str, AfterValidator(_one_folder)]
 
 

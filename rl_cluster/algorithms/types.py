@@ -117,12 +117,12 @@ class LossSettings:
     dual_clip: float | None = None
 
     def __post_init__(self) -> None:
-        if not 0 <= self.clip_low <= self.clip_high:
+        if not (0 <= self.clip_low <= self.clip_high and self.clip_low < math.inf):
             raise ConfigError(
                 f"clip_low={self.clip_low} and clip_high={self.clip_high} are no band of ratios; "
                 "give absolute bounds with 0 <= clip_low <= clip_high, such as 0.8 and 1.2."
             )
-        if self.dual_clip is not None and self.dual_clip <= 1:
+        if self.dual_clip is not None and not self.dual_clip > 1:
             raise ConfigError(f"dual_clip={self.dual_clip} must be over 1, such as 3; null switches it off.")
 
 

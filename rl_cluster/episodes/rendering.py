@@ -13,6 +13,8 @@ from datetime import datetime
 from pathlib import Path
 from typing import Any
 
+from jinja2 import TemplateError
+
 from rl_cluster.episodes.formats.base import ToolSpec
 from rl_cluster.errors import ModelError
 
@@ -21,10 +23,14 @@ _REPLY = f"{_MARK}REPLY{_MARK}"
 """Stands for the sampled reply while a continuation is rendered; foreign text never holds the mark."""
 _THOUGHT = f"{_MARK}THOUGHT{_MARK}"
 _END_OF_THINKING = "</think>"
+_THINKING = ("<think>", _END_OF_THINKING)
+"""By which a template finds the thinking that it strips; they open no turn."""
 Exchange = tuple[str, list[str]]
 """The text of a reply, and the observations that answered it: one for each of its calls."""
-_REPLIES = 8
-"""Over which it is seen of how many a template keeps the thinking."""
+_REPLIES = 101
+"""More than an episode has: over them it is seen of how many a template keeps the thinking."""
+_TURNS = 6
+"""Over which a template has to go on as it began."""
 _RENDERINGS = 20
 """In which chance is seen: a choice between two texts hides in all of them once in half a million."""
 _TIMES = (datetime(2026, 1, 1, 1, 2, 3, 4), datetime(2026, 1, 1, 23, 45, 56, 789012))
@@ -56,7 +62,7 @@ class ChatRenderer:
         self._special_markers = [
             token.content
             for token in tokenizer.added_tokens_decoder.values()
-            if token.special and token.content.strip()
+            if token.special and token.content.strip() and token.content not in _THINKING
         ]
         try:
             self._check_template()
@@ -127,7 +133,9 @@ class ChatRenderer:
         """Refuses a template whose text changes from call to call or hides what was replied: ids could not be appended."""
         reply = {"role": "assistant", "content": _REPLY}
         # A reply may have made two calls.
-        messages = [*self._head("system", "question"), reply, *self._observed(["observation", "observation"])]
+        exchange = [reply, *self._observed(["observation", "observation"])]
+        head = self._head("system", "question")
+        messages = [*head, *(_TURNS * exchange)]
         seen: list[set[str]] = []
         for tools in ([], [_TOOL]) if self.use_template_tools else ([],):
             found = {self._render(messages, tools, generate=True) for _ in range(_RENDERINGS)}
@@ -138,9 +146,15 @@ class ChatRenderer:
             raise ModelError(
                 "The chat template renders the same messages differently twice; use one without clock or chance."
             )
-        if any(text.count(_REPLY) != 1 for texts in seen for text in texts):
+        if any(text.count(_REPLY) != _TURNS for texts in seen for text in texts):
             raise ModelError(
                 "The chat template does not show a reply as it was written; the next turn could not extend it."
+            )
+
+        one = self._render([*head, *exchange], [], generate=True)
+        if one.rpartition(_REPLY)[2] != self._render(messages, [], generate=True).rpartition(_REPLY)[2]:
+            raise ModelError(
+                "The chat template writes later turns otherwise than the first, as by numbering them; the next turn could not extend it."
             )
 
     def _replies_with_thinking(self) -> int | None:
@@ -165,7 +179,13 @@ class ChatRenderer:
         arguments: dict[str, Any] = {"tokenize": False, "add_generation_prompt": generate, **names}
         if self.use_template_tools:
             arguments["tools"] = [tool.as_json() for tool in tools]
-        return self.tokenizer.apply_chat_template(messages, **arguments)
+        try:
+            return self.tokenizer.apply_chat_template(messages, **arguments)
+        except TemplateError as error:
+            roles = ", ".join(message["role"] for message in messages[-3:])
+            raise ModelError(
+                f"The chat template refuses a conversation of {len(messages)} messages that ends with {roles}: {error}"
+            ) from error
 
     def _encode(self, text: str) -> list[int]:
         return list(self.tokenizer.encode(text, add_special_tokens=False))
@@ -193,8 +213,9 @@ class ChatRenderer:
 def _broken(text: str, markers: Sequence[str]) -> str:
     """A text in which no marker stands as it is spelled."""
     for marker in markers:
-        if marker in text:
-            text = text.replace(marker, marker[0] + " " + marker[1:] if len(marker) > 1 else " ")
+        core = marker.strip()
+        while marker in text:  # again where a marker's end begins another one
+            text = text.replace(marker, f"{core[0]} {core[1:]}" if len(core) > 1 else " ")
     return text
 
 

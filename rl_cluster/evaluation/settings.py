@@ -22,7 +22,7 @@ from rl_cluster.config import (
     check_cpu_cache,
     check_settings,
 )
-from rl_cluster.config_types import RunName, UserPath, check_absolute
+from rl_cluster.config_types import RunName, Seed, Temperature, UserPath, check_absolute
 from rl_cluster.errors import ConfigError
 from rl_cluster.evaluation.measures import MeasureSettings, Prices
 
@@ -129,14 +129,14 @@ class EvaluateConfig(Section):
 
     run_name: RunName
     output_dir: UserPath
-    seed: NonNegative
+    seed: Seed
     resume: Literal["auto", "never"]
     dry_run: bool
     folders: Annotated[tuple[str, ...], BeforeValidator(_listed), Field(strict=False)]
     split: Literal["train", "validation", "test"]
     limit: Positive | None
     samples: Annotated[int, Field(ge=1, le=128)]
-    temperature: Annotated[float, Field(ge=0, le=2)]
+    temperature: Temperature
     reference: str | None
     repeats: dict[Name, list[str]]
     evaluation: NumbersConfig

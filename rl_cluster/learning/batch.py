@@ -54,8 +54,10 @@ def build_step_batch(
     """
     episodes = _trained(groups)
     rows, broken = rows_of_groups(groups)
+    if empty := [group_id for group_id, group in groups.items() if not group]:
+        raise LearnerError(f"The group {empty[0]} has no episode; give each group at least one.")
     if not any(row.num_trained for row in rows):
-        listed = ", ".join(f"{t.trajectory_id} ({t.outcome.value})" for t in episodes[:5])
+        listed = ", ".join(f"{t.trajectory_id} ({t.outcome.value})" for t in episodes[:5]) or "there is none"
         raise LearnerError(f"No token of this step can be trained; first trajectories: {listed}. Check the loss masks.")
     batch = _episode_batch(episodes, rows, reference_gaps)
     advantages = get_advantage(advantage)(batch, settings)

@@ -178,11 +178,13 @@ def test_to_config_value_out_of_range_names_setting_and_value(composed: DictConf
         ("training.group_size=1", "give at least 2"),
         ("training.group_size=many", "give a whole number"),
         ("rollout.num_workers=2.5", "give a whole number"),
-        ("rollout.temperature=0", "give more than 0"),
+        ("weight_sync.probe_tolerance=0", "give more than 0.0"),
         ("rollout.temperature=.nan", "give a finite number"),
         ("learner.learning_rate=1.0", "give at most 0.01"),
+        ("rollout.temperature=0.005", "give at least 0.01"),
+        ("seed=4294967296", "give less than 4294967296"),
         ("search.port=70000", "give at most 65535"),
-        ("rollout.gpu_memory_utilization=1.0", "give less than 1"),
+        ("rollout.gpu_memory_utilization=1.0", "give less than 1.0"),
         ("training.curriculum=hard", "choose 'none' or 'difficulty'"),
         ("environment.reward=3", "give a text"),
         ("environment.tools=bm25", "give a list"),
@@ -195,4 +197,14 @@ def test_to_config_wrong_value_says_what_to_give(composed: DictConfig, override:
     setting, _, value = override.partition("=")
     OmegaConf.update(settings, setting, yaml.safe_load(value), merge=False)
     with pytest.raises(ConfigError, match=f"^{re.escape(setting)}=.* is refused; {re.escape(mend)}\\.$"):
+        to_config(settings)
+
+
+@pytest.mark.parametrize("override", ["evaluation.validation_temperature=0.005", "evaluation.temperatures=[0.0,0.005]"])
+def test_to_config_temperature_that_the_engine_would_raise_is_refused(composed: DictConfig, override: str) -> None:
+    settings = OmegaConf.merge(composed, OmegaConf.from_dotlist([override]))
+    assert isinstance(settings, DictConfig)
+    with pytest.raises(
+        ConfigError, match=r"temperatures?(\.1)?: 0\.005 is under 0\.01, .*; give 0 for greedy replies, or more"
+    ):
         to_config(settings)

@@ -374,3 +374,10 @@ def test_plain_tool_without_a_number_is_described_and_called() -> None:
     assert "weigh: " in plain.instructions([OWN_TOOL])
     assert only_call(plain.parse("weigh: pump", [OWN_TOOL])).arguments == {"what": "pump"}
     assert "is not known here" in (only_call(plain.parse("weigh(8): pump", [OWN_TOOL])).error or "")
+
+
+@pytest.mark.timeout(60)
+@pytest.mark.parametrize("text", ["<function=", "<function=x ", "<function=bm25_search><parameter="])
+def test_qwen3_coder_tags_that_never_close_are_passed_over_once(text: str) -> None:
+    """Were the end of each looked for in all that follows, this would take minutes."""
+    get_format("qwen3_coder").parse("<function=bm25_search>" + text * 400_000, TOOLS)

@@ -270,3 +270,12 @@ def test_aggregation_const_without_length_raises() -> None:
 def test_aggregation_unknown_name_names_choices() -> None:
     with pytest.raises(ConfigError, match="token_mean, token_sum"):
         token_weights("mean", [np.array([0])], ["x"])
+
+
+@pytest.mark.parametrize(
+    "settings",
+    [{"clip_low": float("inf")}, {"clip_low": float("nan")}, {"dual_clip": float("nan")}, {"dual_clip": 1.0}],
+)
+def test_loss_settings_that_are_no_numbers_are_refused(settings: dict[str, float]) -> None:
+    with pytest.raises(ConfigError, match=r"no band of ratios|must be over 1"):
+        LossSettings(**settings)

@@ -225,6 +225,11 @@ def test_check_inputs_setting_that_the_advantage_does_not_read_is_refused(inputs
     )
     message = refusal(ConfigError, inputs.check, "algorithm/advantage=rloo", "algorithm.advantage.normalize_std=false")
     assert "is not read by rloo, which reads no setting" in message
+    salt = ["algorithm/advantage=salt", "algorithm.advantage.normalize_std=false"]
+    assert "is not read by salt, which reads base;" in refusal(
+        ConfigError, inputs.check, *salt, "algorithm.advantage.base=rloo"
+    )
+    inputs.check(*salt, "algorithm.advantage.base=group_based")
     inputs.check("algorithm/advantage=monte_carlo", "algorithm.advantage.whiten=true", "algorithm.advantage.gamma=0.9")
 
 

@@ -144,6 +144,13 @@ def test_step_batch_salt_keeps_different_malformed_turns_apart() -> None:
     assert first["c"] == pytest.approx(0.25 - mean, abs=1e-6)
 
 
+def test_step_batch_group_without_an_episode_is_refused_by_its_name() -> None:
+    with pytest.raises(LearnerError, match="The group h has no episode"):
+        build_step_batch({"g": [episode("a", "g", 1.0)], "h": []}, "group_based", AdvantageSettings(), 3)
+    with pytest.raises(LearnerError, match="first trajectories: there is none"):
+        build_step_batch({}, "group_based", AdvantageSettings(), 3)
+
+
 def test_step_batch_without_trainable_token_stops_naming_trajectory_and_outcome() -> None:
     empty = Trajectory("lost-one", "g", "g", [], Outcome.NO_ANSWER, reward=-1.0)
     with pytest.raises(LearnerError, match=r"lost-one \(no_answer\)"):

@@ -26,6 +26,8 @@ def get_advantage(name: str) -> Advantage:
 def check_settings_are_read(name: str, settings: AdvantageSettings) -> None:
     """Raises ConfigError for a setting that was changed and that this advantage, as its READS say, does not read."""
     reads = getattr(_FILES.module(name), "READS", tuple(asdict(settings)))
+    if "base" in reads and settings.base in advantage_names():
+        reads = ("base", *_FILES.module(settings.base).READS)
     neutral = asdict(AdvantageSettings())
     for setting, value in asdict(settings).items():
         if value != neutral[setting] and setting not in reads:

@@ -14,7 +14,8 @@ from rl_cluster.algorithms.types import AdvantageSettings, EpisodeBatch, TokenAd
 from rl_cluster.errors import ConfigError, LearnerError
 
 BASES = ("group_based", "rloo", "opo")
-READS = ("base", "normalize_std")
+READS = ("base",)
+"""And what its base reads."""
 
 
 def advantage(batch: EpisodeBatch, settings: AdvantageSettings) -> TokenAdvantages:

@@ -10,8 +10,8 @@ from rl_cluster.episodes.formats.json_calls import read_json_object
 from rl_cluster.episodes.formats.thinking import without_thinking
 from rl_cluster.episodes.trajectory import ToolCall
 
-_FUNCTION = re.compile(r"<function=([^>\n]*)>(.*?)(</function>|(?=<function=)|\Z)", re.DOTALL)
-_PARAMETER = re.compile(r"<parameter=([^>\n]*)>(.*?)(</parameter>|(?=<parameter=)|\Z)", re.DOTALL)
+_FUNCTION = re.compile(r"<function=([^<>\n]*)>(.*?)(</function>|(?=<function=)|\Z)", re.DOTALL)
+_PARAMETER = re.compile(r"<parameter=([^<>\n]*)>(.*?)(</parameter>|(?=<parameter=)|\Z)", re.DOTALL)
 
 
 class Format:
