@@ -13,6 +13,7 @@ from rl_cluster.environments.search import SearchEnvironmentSettings
 from rl_cluster.environments.search_tools import tool_specs
 from rl_cluster.episodes.formats import detect_format, format_names, get_format
 from rl_cluster.episodes.formats.base import ParsedReply, ToolSpec, find_answer
+from rl_cluster.episodes.formats.json_calls import read_json_object
 from rl_cluster.episodes.trajectory import ToolCall
 from rl_cluster.errors import ConfigError
 
@@ -381,3 +382,13 @@ def test_plain_tool_without_a_number_is_described_and_called() -> None:
 def test_qwen3_coder_tags_that_never_close_are_passed_over_once(text: str) -> None:
     """Were the end of each looked for in all that follows, this would take minutes."""
     get_format("qwen3_coder").parse("<function=bm25_search>" + text * 400_000, TOOLS)
+
+
+@pytest.mark.parametrize("number", ["NaN", "-Infinity", "1e999"])
+def test_number_that_json_does_not_have_makes_a_call_malformed(number: str) -> None:
+    call = f'{{"name": "bm25_search", "arguments": {{"query": "a", "filters": {{"year": {number}}}}}}}'
+    error = only_call(get_format("hermes").parse(f"<tool_call>{call}</tool_call>", TOOLS)).error
+    assert error is not None
+    assert "NaN, a number that is too long" in error
+    assert read_json_object(f'{{"year": {number}}}') is None
+    assert read_json_object('{"year": 2.5}') == {"year": 2.5}

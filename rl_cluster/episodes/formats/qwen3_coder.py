@@ -6,7 +6,7 @@ import json
 import re
 
 from rl_cluster.episodes.formats.base import ParsedReply, ToolSpec, check_arguments, find_answer
-from rl_cluster.episodes.formats.json_calls import read_json_object
+from rl_cluster.episodes.formats.json_calls import read_json, read_json_object
 from rl_cluster.episodes.formats.thinking import without_thinking
 from rl_cluster.episodes.trajectory import ToolCall
 
@@ -61,8 +61,8 @@ def _read_call(name: str, body: str, end: str, tools: list[ToolSpec]) -> ToolCal
             arguments[key] = found
         elif types.get(key) in ("number", "boolean", "array"):
             try:
-                arguments[key] = json.loads(value)
-            except (ValueError, RecursionError):
+                arguments[key] = read_json(value)
+            except (ValueError, OverflowError, RecursionError):
                 return ToolCall(name, arguments, f"the argument {key!r} must be JSON, not {value[:20]!r}")
         else:
             arguments[key] = value
