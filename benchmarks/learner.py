@@ -1,7 +1,8 @@
 """The learner's update on the bundled model: merged rows, selected positions, memory. Ends with one JSON line.
 
 16 trajectories of 7 turns and 2,048 tokens, a quarter of them trained, in two groups that share a prompt; two cores,
-float32. Every side runs in a process of its own, one after the other.
+float32. Every side runs in a process of its own, one at a time; those that are timed take turns, a micro-batch each, and go on
+evenly, so that a machine whose speed changes slows all of them alike.
 
 merged_vs_per_turn      time of one update with one row per turn, each with its whole prompt, over that with merged rows
 vs_bare                 tokens per second of the update over a bare transformers forward and backward with full logits
@@ -32,6 +33,10 @@ SAMPLED = TOKENS // 4 // TURNS
 OBSERVED = TOKENS // TURNS - SAMPLED
 LEARNING_RATE = 1e-30
 """The step is made and moves nothing, so that both sides compute the gradients of the same weights."""
+TURN = "turn"
+"""What a side says that waits for its turn."""
+ALONE = ("peak_ours", "peak_bare")
+IN_TURNS = ("merged", "per_turn", "bare", "bare_onednn")
 
 
 def rows_of(trajectories: int, per_turn: bool) -> list[Any]:
@@ -83,29 +88,51 @@ def update_settings() -> Any:
     return UpdateSettings("importance_sampling", 0.0, 1e9, None, "token_sum", 1)
 
 
+class Turns:
+    """Turns at the machine, which main() gives; `waited_s` is what waiting for them took."""
+
+    def __init__(self) -> None:
+        self.waited_s = 0.0
+
+    def next(self, done: float) -> None:
+        """Ends the present turn and waits for another; `done`: the part of the work that lies behind."""
+        started = time.perf_counter()
+        print(TURN, done, flush=True)
+        sys.stdin.readline()
+        self.waited_s += time.perf_counter() - started
+
+
 def timed_update(trajectories: int, per_turn: bool, gradients: str) -> dict[str, float]:
     """See `measured_update`."""
     rank, rows = learner(2048, checkpointing=False, share_prefix=not per_turn), rows_of(trajectories, per_turn)
     record_log_probs(rank, rows, rows_of(trajectories, per_turn=False))
-    return measured_update(rank, rows, gradients)
+    return measured_update(rank, rows, gradients, Turns())
 
 
-def measured_update(rank: Any, rows: list[Any], gradients: str) -> dict[str, float]:
+def measured_update(rank: Any, rows: list[Any], gradients: str, turns: Turns | None = None) -> dict[str, float]:
     """Seconds, row tokens and model positions of one update, after a short one; its gradients go to a file."""
     import torch
 
     rank.update(rows[:1], update_settings())
-    step, kept = rank._step, {}
+    step, learn, kept, done = rank._step, rank._pass, {}, 0
+    total = sum(len(row) for row in rows)
+
+    def learn_in_turn(inputs: Any, *arguments: Any, **named: Any) -> None:
+        nonlocal done
+        if turns is not None:
+            turns.next(done / total)
+        learn(inputs, *arguments, **named)
+        done += len(inputs.prefix_ids) + inputs.suffix_ids.numel()
 
     def keep_gradients(loss: float) -> float:
         nonlocal kept
         kept = {name: p.grad.clone() for name, p in rank.engine.module.named_parameters() if p.grad is not None}
         return step(loss)
 
-    rank._step = keep_gradients
+    rank._step, rank._pass = keep_gradients, learn_in_turn
     started = time.perf_counter()
     metrics = rank.update(rows, update_settings())
-    seconds = time.perf_counter() - started
+    seconds = time.perf_counter() - started - (turns.waited_s if turns is not None else 0.0)
     torch.save(kept, gradients)
     return {
         "seconds": seconds,
@@ -143,12 +170,15 @@ def bare_update(trajectories: int, onednn: bool) -> dict[str, float]:
     model, optimizer = bare_model(checkpointing=False)
     rows = rows_of(trajectories, per_turn=False)
     bare_pass(model, rows[0])
+    turns = Turns()
     started = time.perf_counter()
-    for row in rows:
+    for index, row in enumerate(rows):
+        turns.next(index / len(rows))
         bare_pass(model, row)
     torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
     optimizer.step()
-    return {"seconds": time.perf_counter() - started, "tokens": float(sum(len(row) for row in rows))}
+    seconds = time.perf_counter() - started - turns.waited_s
+    return {"seconds": seconds, "tokens": float(sum(len(row) for row in rows))}
 
 
 def bare_model(checkpointing: bool) -> tuple[Any, Any]:
@@ -246,7 +276,7 @@ def largest_difference(first: str, second: str) -> float:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else "")
     parser.add_argument("--trajectories", type=int, default=16)
-    parser.add_argument("--side", choices=["merged", "per_turn", "bare", "bare_onednn", "peak_ours", "peak_bare"])
+    parser.add_argument("--side", choices=[*IN_TURNS, *ALONE])
     parser.add_argument("--folder")
     options = parser.parse_args()
     if options.side:
@@ -254,13 +284,8 @@ def main() -> None:
         return
     with tempfile.TemporaryDirectory() as folder:
         results = {}
-        for side in ("merged", "per_turn", "bare", "bare_onednn", "peak_ours", "peak_bare"):
-            command = [sys.executable, "-m", "benchmarks.learner", "--side", side, "--folder", folder]
-            command += ["--trajectories", str(options.trajectories)]
-            environment = os.environ | (measured_allocator() if side.startswith("peak") else {})
-            output = subprocess.run(command, check=True, stdout=subprocess.PIPE, text=True, env=environment).stdout
-            results[side] = json.loads(output.splitlines()[-1])
-            print(side, results[side], flush=True)
+        for sides in (IN_TURNS, *((side,) for side in ALONE)):
+            results |= results_of(sides, options.trajectories, folder)
         difference = largest_difference(f"{folder}/merged.pt", f"{folder}/per_turn.pt")
     merged = results["merged"]
     print(
@@ -275,6 +300,54 @@ def main() -> None:
             }
         )
     )
+
+
+def results_of(sides: tuple[str, ...], trajectories: int, folder: str) -> dict[str, dict[str, float]]:
+    """Runs the sides, never two at a time: each up to its first turn, and from then on the one that has done least."""
+    results: dict[str, dict[str, float]] = {}
+    processes: dict[str, subprocess.Popen[str]] = {}
+    done: dict[str, float] = {}
+
+    def go_on(side: str) -> None:
+        found = until_next_turn(processes[side])
+        if isinstance(found, float):
+            done[side] = found
+        else:
+            done.pop(side, None)
+            results[side] = found
+
+    for side in sides:
+        command = [sys.executable, "-m", "benchmarks.learner", "--side", side, "--folder", folder]
+        command += ["--trajectories", str(trajectories)]
+        environment = os.environ | (measured_allocator() if side.startswith("peak") else {})
+        processes[side] = subprocess.Popen(
+            command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, env=environment
+        )
+        go_on(side)
+    while done:
+        side = min(done, key=lambda side: done[side])
+        wake = processes[side].stdin
+        assert wake is not None
+        wake.write("\n")
+        wake.flush()
+        go_on(side)
+    for side in sides:
+        print(side, results[side], flush=True)
+    return results
+
+
+def until_next_turn(process: subprocess.Popen[str]) -> float | dict[str, float]:
+    """What a side that waits for its turn has done of its work, or the result of one that has ended."""
+    assert process.stdout is not None
+    last = ""
+    for line in process.stdout:
+        word, _, done = line.partition(" ")
+        if word == TURN:
+            return float(done)
+        last = line
+    if process.wait():
+        raise subprocess.CalledProcessError(process.returncode, process.args)
+    return json.loads(last)
 
 
 def one_side(side: str, trajectories: int, folder: str) -> dict[str, float]:

@@ -12,7 +12,15 @@ Positive = Annotated[int, Field(ge=1)]
 NonNegative = Annotated[int, Field(ge=0)]
 Seconds = Annotated[float, Field(gt=0)]
 Fraction = Annotated[float, Field(ge=0, le=1)]
-UserPath = Annotated[str, AfterValidator(os.path.expanduser)]
+
+
+def _at_home(path: str) -> str:
+    if not path.strip() or "\0" in path:
+        raise ValueError(f"{path!r} names nothing; give a path or a name")
+    return os.path.expanduser(path)
+
+
+UserPath = Annotated[str, AfterValidator(_at_home)]
 """A path whose `~` is the home folder; a hub id or another name is left as it is."""
 
 

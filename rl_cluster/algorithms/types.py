@@ -98,6 +98,8 @@ class AdvantageSettings:
     normalize_std: divide by the group's standard deviation (ddof 1) plus epsilon; epsilon > 0. whiten: to mean 0 and
     variance 1 over the tokens of the batch. gamma in (0, 1]: discount per turn or token. kl_beta >= 0: weight of the
     divergence from the reference inside the reward. base: the trajectory advantage that `salt` starts from.
+
+    Raises ConfigError for a number out of its range.
     """
 
     normalize_std: bool = True
@@ -106,6 +108,14 @@ class AdvantageSettings:
     gamma: float = 1.0
     kl_beta: float = 0.0
     base: str = "group_based"
+
+    def __post_init__(self) -> None:
+        if not 0 < self.epsilon < math.inf:
+            raise ConfigError(f"epsilon={self.epsilon} is no number over 0; give one such as 1e-6.")
+        if not 0 < self.gamma <= 1:
+            raise ConfigError(f"gamma={self.gamma} is no discount; give one over 0 and at most 1.")
+        if not 0 <= self.kl_beta < math.inf:
+            raise ConfigError(f"kl_beta={self.kl_beta} is no number of at least 0; 0 switches it off.")
 
 
 @dataclass(frozen=True)

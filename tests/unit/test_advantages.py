@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+
 import numpy as np
 import pytest
 from hypothesis import given, settings
@@ -203,3 +205,12 @@ def test_episode_batch_unequal_lengths_raise() -> None:
         EpisodeBatch(["a"], np.zeros(2), [[1]])
     with pytest.raises(LearnerError, match="has 2 turns but 1 turn_rewards"):
         EpisodeBatch(["a"], np.zeros(1), [[1, 1]], turn_rewards=[[0.5]])
+
+
+@pytest.mark.parametrize(
+    ("setting", "value"),
+    [("epsilon", 0.0), ("epsilon", math.nan), ("gamma", 0.0), ("gamma", 1.5), ("kl_beta", -0.1), ("kl_beta", math.inf)],
+)
+def test_advantage_settings_number_out_of_range_is_refused(setting: str, value: float) -> None:
+    with pytest.raises(ConfigError, match=f"^{setting}={value} is no "):
+        AdvantageSettings(**{setting: value})  # type: ignore[arg-type]

@@ -208,3 +208,12 @@ def test_to_config_temperature_that_the_engine_would_raise_is_refused(composed: 
         ConfigError, match=r"temperatures?(\.1)?: 0\.005 is under 0\.01, .*; give 0 for greedy replies, or more"
     ):
         to_config(settings)
+
+
+@pytest.mark.parametrize("setting", ["model.name", "output_dir", "search.embedder"])
+@pytest.mark.parametrize("blank", ["", " "])
+def test_to_config_name_that_is_blank_is_refused(composed: DictConfig, setting: str, blank: str) -> None:
+    settings = composed.copy()
+    OmegaConf.update(settings, setting, blank)
+    with pytest.raises(ConfigError, match=f"{re.escape(setting)}: '{blank}' names nothing; give a path or a name"):
+        to_config(settings)

@@ -153,6 +153,18 @@ def test_hermes_one_malformed_call_leaves_the_others() -> None:
     assert "not valid JSON" in (bad.error or "")
 
 
+@pytest.mark.parametrize("end", ["\n</tool_call>\nI wait.", "</tool_call>", "\n", ""])
+def test_hermes_closing_tag_inside_a_query_is_text(end: str) -> None:
+    body = '{"name": "bm25_search", "arguments": {"query": "ends in </tool_call> and <tool_call>"}}'
+    parsed = get_format("hermes").parse(f"<tool_call>\n{body}{end}", TOOLS)
+    assert only_call(parsed) == ToolCall("bm25_search", {"query": "ends in </tool_call> and <tool_call>"})
+
+
+def test_hermes_words_after_the_object_make_the_call_malformed() -> None:
+    body = '{"name": "bm25_search", "arguments": {"query": "A"}} and more'
+    assert "not valid JSON" in (only_call(get_format("hermes").parse(hermes(body), TOOLS)).error or "")
+
+
 def test_hermes_text_around_a_call_is_ignored() -> None:
     text = "<think>\nanswer: d9\n</think>\n\nI search.\n" + hermes(
         '{"name": "bm25_search", "arguments": {"query": "A"}}'

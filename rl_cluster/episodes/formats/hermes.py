@@ -9,7 +9,8 @@ from rl_cluster.episodes.formats.base import ParsedReply, ToolSpec, find_answer
 from rl_cluster.episodes.formats.json_calls import read_json_call
 from rl_cluster.episodes.formats.thinking import without_thinking
 
-_CALL = re.compile(r"<tool_call>(.*?)(?:</tool_call>|\Z)", re.DOTALL)
+_CALL = re.compile(r"<tool_call>\s*(.*?)(?:</tool_call>|\Z)", re.DOTALL)
+_CLOSED = re.compile(r"\s*(?:</tool_call>|\Z)")
 
 
 class Format:
@@ -23,8 +24,23 @@ class Format:
 
     def parse(self, text: str, tools: list[ToolSpec]) -> ParsedReply:
         spoken = without_thinking(text)
-        calls = [read_json_call(match.strip(), ("arguments",), tools) for match in _CALL.findall(spoken)]
+        calls, found = [], _CALL.search(spoken)
+        while found is not None:
+            end = _end_of_object(spoken, found.start(1))
+            content = found[1] if end is None else spoken[found.start(1) : end]
+            calls.append(read_json_call(content.strip(), ("arguments",), tools))
+            found = _CALL.search(spoken, found.end() if end is None else end)
         return ParsedReply(calls) if calls else ParsedReply(answer=find_answer(spoken))
 
     def write_call(self, name: str, arguments: dict[str, object]) -> str:
         return "<tool_call>\n" + json.dumps({"name": name, "arguments": arguments}) + "\n</tool_call>"
+
+
+def _end_of_object(text: str, start: int) -> int | None:
+    """Where JSON that begins at `start` and is followed by the closing tag ends: such a tag inside a query is text. None
+    where there is none."""
+    try:
+        end = json.JSONDecoder().raw_decode(text, start)[1]
+    except (ValueError, RecursionError):
+        return None
+    return end if _CLOSED.match(text, end) else None
