@@ -310,11 +310,11 @@ def results_of(sides: tuple[str, ...], trajectories: int, folder: str) -> dict[s
 
     def go_on(side: str) -> None:
         found = until_next_turn(processes[side])
-        if isinstance(found, float):
-            done[side] = found
-        else:
+        if isinstance(found, dict):
             done.pop(side, None)
             results[side] = found
+        else:
+            done[side] = found
 
     for side in sides:
         command = [sys.executable, "-m", "benchmarks.learner", "--side", side, "--folder", folder]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import multiprocessing
+import os
 import shutil
 from concurrent.futures import ProcessPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
@@ -110,6 +111,10 @@ def _check_model(config: Config) -> None:
         return
     folder = Path(sync.folder)
     existing = next(parent for parent in [folder, *folder.parents] if parent.exists())
+    if not existing.is_dir() or not os.access(existing, os.W_OK | os.X_OK):
+        raise ConfigError(
+            f"weight_sync.folder={folder} cannot hold snapshots ({existing} is no folder that may be written); choose another one."
+        )
     free = shutil.disk_usage(existing).free
     # Two snapshots lie there at once: the newest, and the one that a slow worker still reads.
     if free < 2 * size:

@@ -6,6 +6,7 @@ documentation at /docs. It ends on Ctrl-C or SIGTERM, at once while it builds or
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import os
 import signal
@@ -31,6 +32,7 @@ from rl_cluster.service.values import WHOLE_TOOLS, http_address, index_name, ope
 if TYPE_CHECKING:
     from actors.index_builder import BuiltIndex
 
+_STOP_S = 10.0
 SERVE = Application("serve", "rl_cluster.serve", check_serve)
 
 
@@ -47,6 +49,8 @@ def run(config: ServeConfig) -> int:
         tools = SearchToolSettings(config.k, config.max_k, config.tools, config.filter_fields)
         settings = service_settings(config.search, tools)
         check_folders(list((config.indexes or {}).values()), settings)
+        for name, path in (config.corpora or {}).items():
+            corpus_to_serve(name, _absolute(path))
         check_filter_fields(config)
         _serve(config, settings, console)
     except RLClusterError as error:
@@ -100,7 +104,7 @@ def _serve(config: ServeConfig, settings: ServiceSettings, console: Console) -> 
     import ray
     from ray.exceptions import RayTaskError
 
-    from actors.search_service import start_search, stop_search
+    from actors.search_service import start_search
     from rl_cluster.retrieval.manifest import read_manifest
     from rl_cluster.retrieval.recall import recall_warning
 
@@ -132,7 +136,7 @@ def _serve(config: ServeConfig, settings: ServiceSettings, console: Console) -> 
             start_search(indexes, config.name, settings, route_prefix="/")
         except KeyboardInterrupt:
             _on_signals(signal.SIG_IGN)
-            stop_search(config.name)
+            _stop(config.name, console)
             raise
         try:
             address = http_address(settings.host, settings.port)
@@ -143,7 +147,7 @@ def _serve(config: ServeConfig, settings: ServiceSettings, console: Console) -> 
             pass  # the usual end of a service
         finally:
             _on_signals(signal.SIG_IGN)
-            stop_search(config.name)
+            _stop(config.name, console)
     except RayTaskError as error:
         if isinstance(error.cause, RLClusterError):
             raise error.cause from None
@@ -151,6 +155,27 @@ def _serve(config: ServeConfig, settings: ServiceSettings, console: Console) -> 
     finally:
         _on_signals(signal.SIG_IGN)  # a second signal must not cut short what the first one began
         ray.shutdown()
+
+
+def _stop(name: str, console: Console) -> None:
+    """A manager of services may have sent the signal to all processes at once; a Ray that has ended by it is not waited for."""
+    from ray.exceptions import RayError
+
+    from actors.search_service import stop_search
+
+    ended = False
+
+    def stop() -> None:
+        nonlocal ended
+        with contextlib.suppress(RayError):
+            stop_search(name)
+            ended = True
+
+    stopping = threading.Thread(target=stop, daemon=True)
+    stopping.start()
+    stopping.join(_STOP_S)
+    if not ended:
+        console.print("Ray ended before the service was taken down, as where all processes are told to end at once")
 
 
 def _on_signals(handler: Callable[[int, FrameType | None], Any] | signal.Handlers) -> None:

@@ -98,7 +98,7 @@ def _require_listener(address: str, timeout_s: float) -> str | None:
     where the cluster should be."""
     if address == "auto":
         # Where Ray notes the cluster that runs on this machine.
-        note = Path(tempfile.gettempdir()) / "ray" / "ray_current_cluster"
+        note = Path(os.environ.get("RAY_TMPDIR") or tempfile.gettempdir()) / "ray" / "ray_current_cluster"
         if not note.is_file():
             return None
         address = note.read_text().strip()

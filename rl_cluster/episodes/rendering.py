@@ -49,7 +49,9 @@ class ChatRenderer:
 
     def __init__(self, tokenizer: Any, observation_role: str, use_template_tools: bool) -> None:
         if not getattr(tokenizer, "chat_template", None):
-            raise ModelError("The tokenizer has no chat template; save one with it, or use an instruct model.")
+            raise ModelError(
+                f"The tokenizer of {tokenizer.name_or_path} has no chat template; save one with it, or set model.name to an instruct model."
+            )
         self.tokenizer = tokenizer
         self.observation_role = observation_role
         self.use_template_tools = use_template_tools

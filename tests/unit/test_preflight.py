@@ -494,3 +494,9 @@ class _EndsItsReader:
 def test_check_inputs_apart_killed_process_is_a_typed_error() -> None:
     with pytest.raises(ClusterError, match="lack of memory"):
         check_inputs_apart(_EndsItsReader())  # type: ignore[arg-type]
+
+
+def test_check_model_snapshots_in_a_file_are_refused(inputs: Inputs, tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+    said = refusal(ConfigError, inputs.check, f"weight_sync.folder='{tmp_path}/file/below'")
+    assert f"weight_sync.folder={tmp_path}/file/below cannot hold snapshots ({tmp_path}/file is no folder" in said

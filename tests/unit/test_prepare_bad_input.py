@@ -173,7 +173,7 @@ def test_jsonl_that_ends_inside_a_row_says_so(tmp_path: Path) -> None:
     _assert_says(_refusal("jsonl", folder), "corpus.jsonl: row 2 is no JSON object", "download it again")
 
 
-@pytest.mark.parametrize("line", ["{not json}\n", "[1]\n", '"text"\n'])
+@pytest.mark.parametrize("line", ["{not json}\n", "[1]\n", '"text"\n', "[{}, "])
 def test_jsonl_row_that_is_no_object_is_named(tmp_path: Path, line: str) -> None:
     folder = write_own(tmp_path / "in", [TASK], [DOCUMENT])
     path = folder / "corpus.jsonl"

@@ -14,7 +14,7 @@ from rl_cluster.errors import ConfigError, DataError, IndexFormatError
 from rl_cluster.retrieval.index import IndexSettings, SearchIndex
 from rl_cluster.retrieval.memory import open_bytes
 from rl_cluster.retrieval.shards import cut
-from rl_cluster.serve import SERVE, check_filter_fields, check_folders, corpus_to_serve
+from rl_cluster.serve import SERVE, check_filter_fields, check_folders, corpus_to_serve, run
 from rl_cluster.service.settings import CallLimits, ServiceSettings
 from tests.helpers.small_index import HashEmbedder, build_index, documents
 from tests.helpers.small_world import write_pumps
@@ -144,3 +144,13 @@ def test_corpus_to_serve_is_the_only_one_or_the_one_of_that_name(tmp_path: Path)
         corpus_to_serve("kb", several)
     with pytest.raises(DataError, match="no such file"):
         corpus_to_serve("kb", tmp_path / "none.parquet")
+
+
+def test_run_corpus_that_is_missing_is_refused_before_ray_starts(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr("rl_cluster.serve._on_signals", lambda handler: None)
+    assert run(SERVE.load(["corpora={kb: /nowhere.parquet}"])) == 2
+    assert (
+        capsys.readouterr().out == "error: /nowhere.parquet: there is no such file; correct the path of the corpus.\n"
+    )

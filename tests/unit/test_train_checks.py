@@ -139,3 +139,12 @@ def test_listener_that_speaks_as_ray_does_is_taken_and_any_other_is_refused_at_o
         _require_listener(urlsplit(web.url).netloc, 30.0)
     with socket.create_server(("127.0.0.1", 0)) as silent, pytest.raises(ClusterError, match="timed out"):
         _require_listener(f"127.0.0.1:{silent.getsockname()[1]}", 0.2)
+
+
+def test_listener_is_looked_for_where_ray_notes_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("RAY_TMPDIR", str(tmp_path))
+    assert _require_listener("auto", 1.0) is None
+    (tmp_path / "ray").mkdir()
+    (tmp_path / "ray" / "ray_current_cluster").write_text("127.0.0.1:1")
+    with pytest.raises(ClusterError, match=r"No Ray cluster answers at address '127\.0\.0\.1:1'"):
+        _require_listener("auto", 1.0)

@@ -176,7 +176,8 @@ def _json_lines(source: Source, file: SourceFile, columns: Sequence[str]) -> Ite
         try:
             values = decode(line.removeprefix(b"\xef\xbb\xbf") if number == 1 else line)
         except msgspec.DecodeError as error:
-            hint = "write one JSON object a line" if line.endswith(b"\n") else "the last line is cut: download it again"
+            cut = not line.endswith(b"\n") and not line.startswith(b"[")
+            hint = "the last line is cut: download it again" if cut else "write one JSON object a line"
             raise DataError(f"{file.name}: row {number} is no JSON object ({error}); {hint}.") from error
         except UnicodeDecodeError as error:
             raise _no_utf8(file.name, f"row {number}", error) from error
