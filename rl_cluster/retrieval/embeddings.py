@@ -57,12 +57,14 @@ def _block(documents: DocumentStore, embedder: Embedder, work: Path, start: int,
     try:
         rows = np.load(path, allow_pickle=False)
     except FileNotFoundError:
-        rows = embedder.encode([f"{prompt}{title}. {text}" for title, text in texts])
-        if rows.ndim != 2 or len(rows) != len(texts):
+        # A text that stands twice is embedded once: between batches its last digits may differ, and then its id breaks no tie.
+        place = {pair: number for number, pair in enumerate(dict.fromkeys(texts))}
+        rows = embedder.encode([f"{prompt}{title}. {text}" for title, text in place])
+        if rows.ndim != 2 or len(rows) != len(place):
             raise ModelError(
-                f"The embedder gave an array of shape {rows.shape} for {len(texts)} texts; it must give one row a text."
+                f"The embedder gave an array of shape {rows.shape} for {len(place)} texts; it must give one row a text."
             ) from None
-        require_finite(rows, [text for _, text in texts])
+        rows = require_finite(rows, [text for _, text in place])[[place[pair] for pair in texts]]
         work.mkdir(parents=True, exist_ok=True)
         partial = path.with_suffix(f".{os.getpid()}.partial")
         with partial.open("wb") as stream:

@@ -1,4 +1,4 @@
-"""`python -m rl_cluster.serve` ends at once when it is told to before it serves."""
+"""`python -m rl_cluster.serve` ends soon when it is told to: at once before it serves, and where Ray is told to end with it."""
 
 from __future__ import annotations
 
@@ -40,6 +40,35 @@ def test_serve_signal_while_an_index_is_built_ends_it_at_once(tmp_path: Path, nu
         process.send_signal(number)
         assert process.wait(30) == 130
         assert log.read_text().splitlines()[-1] == "interrupted"
+    finally:
+        if process.poll() is None:
+            process.kill()
+
+
+def test_serve_signal_to_all_its_processes_at_once_ends_it_within_seconds(tmp_path: Path) -> None:
+    """As a manager of services sends it; asked for anything, Ray's client would look for the ended Ray for a minute."""
+    corpus, log = tmp_path / "kb.jsonl", tmp_path / "serve.log"
+    corpus.write_text("\n".join(json.dumps({"id": f"d{i}", "text": f"pump {i}"}) for i in range(20)))
+    command = [sys.executable, "-m", "rl_cluster.serve", f"corpora={{kb: {corpus}}}", "tools=[bm25_search]"]
+    environment = {**os.environ, "PYTHONUNBUFFERED": "1", "HOME": str(tmp_path)}
+    with log.open("w") as stream:
+        process = subprocess.Popen(
+            [*command, "search.port=8396"],
+            cwd=ROOT,
+            env=environment,
+            stdout=stream,
+            stderr=subprocess.STDOUT,
+            start_new_session=True,
+        )
+    try:
+        deadline = time.monotonic() + 120
+        while "serving kb at" not in log.read_text():
+            assert process.poll() is None, log.read_text()
+            assert time.monotonic() < deadline, log.read_text()
+            time.sleep(0.2)
+        os.killpg(process.pid, signal.SIGTERM)
+        assert process.wait(45) == 0
+        assert "Traceback" not in log.read_text()
     finally:
         if process.poll() is None:
             process.kill()

@@ -248,6 +248,19 @@ def test_embeddings_of_equal_documents_are_made_once(corpus: Corpus, tmp_path) -
     assert three.texts == len(DOCS)
 
 
+def test_documents_of_the_same_text_tie_whatever_last_digits_the_embedder_gives(tmp_path) -> None:
+    class Unsteady:
+        def encode(self, texts):
+            angles = [0.3 + 1e-4 * (7 * place % 5) for place in range(len(texts))]
+            return np.array([[np.cos(angle), np.sin(angle)] for angle in angles], np.float32)
+
+    copies = [Document(f"copy-{number}", "Title", "the same text") for number in (3, 1, 4, 0, 2)]
+    corpus = Corpus.from_documents("kb", [*copies, Document("other", "Title", "another text")])
+    index = SearchIndex.build(corpus, IndexSettings(parts=("vector",)), tmp_path / "i", embedder=Unsteady())
+    found = [hit.doc_id for hit in index.search("vector", "question", 6)]
+    assert [doc_id for doc_id in found if doc_id != "other"] == [f"copy-{number}" for number in range(5)]
+
+
 def test_embedder_missing_is_refused_before_anything_is_written(corpus: Corpus, tmp_path) -> None:
     for name in ("bundled:none", "/no/such/folder"):
         with pytest.raises(ModelError, match="embedder"):
