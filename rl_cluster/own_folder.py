@@ -12,13 +12,18 @@ from pathlib import Path
 from rl_cluster.errors import ClusterError, OutputError
 
 
-def check_folder(folder: Path, what: str) -> None:
-    """`own_folder`'s errors, as far as they can be seen without making the folder."""
+def folder_problem(folder: Path) -> str | None:
+    """Why a folder cannot be made or written, as far as it can be seen without making it."""
     existing = next(path for path in (folder.absolute(), *folder.absolute().parents) if path.exists())
     if not existing.is_dir():
-        raise _unwritable(folder, f"{'it' if existing == folder.absolute() else existing} is no folder")
-    if not os.access(existing, os.W_OK | os.X_OK):
-        raise _unwritable(folder, f"{existing}: {os.strerror(errno.EACCES)}")
+        return f"{'it' if existing == folder.absolute() else existing} is no folder"
+    return None if os.access(existing, os.W_OK | os.X_OK) else f"{existing}: {os.strerror(errno.EACCES)}"
+
+
+def check_folder(folder: Path, what: str) -> None:
+    """`own_folder`'s errors, as far as they can be seen without making the folder."""
+    if problem := folder_problem(folder):
+        raise _unwritable(folder, problem)
     if (folder / ".lock").exists():
         with own_folder(folder, what):
             pass

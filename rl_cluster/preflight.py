@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import multiprocessing
-import os
 import shutil
 from concurrent.futures import ProcessPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
@@ -13,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from rl_cluster.config import Config, bound_settings, tracking_uri
 from rl_cluster.errors import CheckpointError, ClusterError, ConfigError, DataError, ModelError
-from rl_cluster.own_folder import check_folder
+from rl_cluster.own_folder import check_folder, folder_problem
 from rl_cluster.scheduling.placement import SLACK, Ask, unplaced
 from rl_cluster.service.values import SEARCH_TOOLS, index_name, open_parts, shards_of
 
@@ -110,11 +109,9 @@ def _check_model(config: Config) -> None:
     if sync.transport in ("nccl", "ipc") or sync.lora == "adapter":
         return
     folder = Path(sync.folder)
+    if problem := folder_problem(folder):
+        raise ConfigError(f"weight_sync.folder={folder} cannot be written ({problem}); choose another folder.")
     existing = next(parent for parent in [folder, *folder.parents] if parent.exists())
-    if not existing.is_dir() or not os.access(existing, os.W_OK | os.X_OK):
-        raise ConfigError(
-            f"weight_sync.folder={folder} cannot hold snapshots ({existing} is no folder that may be written); choose another one."
-        )
     free = shutil.disk_usage(existing).free
     # Two snapshots lie there at once: the newest, and the one that a slow worker still reads.
     if free < 2 * size:

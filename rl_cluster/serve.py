@@ -6,7 +6,6 @@ documentation at /docs. It ends on Ctrl-C or SIGTERM, at once while it builds or
 
 from __future__ import annotations
 
-import contextlib
 import logging
 import os
 import signal
@@ -49,10 +48,9 @@ def run(config: ServeConfig) -> int:
         tools = SearchToolSettings(config.k, config.max_k, config.tools, config.filter_fields)
         settings = service_settings(config.search, tools)
         check_folders(list((config.indexes or {}).values()), settings)
-        for name, path in (config.corpora or {}).items():
-            corpus_to_serve(name, _absolute(path))
+        corpora = {name: corpus_to_serve(name, _absolute(path)) for name, path in (config.corpora or {}).items()}
         check_filter_fields(config)
-        _serve(config, settings, console)
+        _serve(config, settings, corpora, console)
     except RLClusterError as error:
         console.print(f"error: {error}", markup=False, highlight=False, soft_wrap=True)
         return 2
@@ -100,7 +98,8 @@ def check_filter_fields(config: ServeConfig) -> None:
     check_fields_known("filter_fields", config.filter_fields, unknown, ", ".join([*indexes, *corpora]))
 
 
-def _serve(config: ServeConfig, settings: ServiceSettings, console: Console) -> None:
+def _serve(config: ServeConfig, settings: ServiceSettings, corpora: dict[str, str | None], console: Console) -> None:
+    """`corpora`: see `corpus_to_serve`."""
     import ray
     from ray.exceptions import RayTaskError
 
@@ -128,7 +127,7 @@ def _serve(config: ServeConfig, settings: ServiceSettings, console: Console) -> 
             _cut(list(indexes.values()), config)
         for name, path in (config.corpora or {}).items():
             console.print(f"building or opening the index of {path}", markup=False, highlight=False, soft_wrap=True)
-            built = _build(name, path, config)
+            built = _build(path, corpora[name], config)
             indexes[name] = built.folder
             if built.warning:
                 console.print(f"warning: {built.warning}", markup=False, highlight=False, soft_wrap=True)
@@ -136,7 +135,7 @@ def _serve(config: ServeConfig, settings: ServiceSettings, console: Console) -> 
             start_search(indexes, config.name, settings, route_prefix="/")
         except KeyboardInterrupt:
             _on_signals(signal.SIG_IGN)
-            _stop(config.name, console)
+            _stop(config, console)
             raise
         try:
             address = http_address(settings.host, settings.port)
@@ -147,7 +146,7 @@ def _serve(config: ServeConfig, settings: ServiceSettings, console: Console) -> 
             pass  # the usual end of a service
         finally:
             _on_signals(signal.SIG_IGN)
-            _stop(config.name, console)
+            _stop(config, console)
     except RayTaskError as error:
         if isinstance(error.cause, RLClusterError):
             raise error.cause from None
@@ -157,25 +156,30 @@ def _serve(config: ServeConfig, settings: ServiceSettings, console: Console) -> 
         ray.shutdown()
 
 
-def _stop(name: str, console: Console) -> None:
-    """A manager of services may have sent the signal to all processes at once; a Ray that has ended by it is not waited for."""
+def _stop(config: ServeConfig, console: Console) -> None:
+    """Takes the service down. On a cluster of others it is waited for. A Ray of its own ends next, and may have ended already by a
+    signal to all processes at once, as a manager of services sends it: its client would look for it for a minute."""
     from ray.exceptions import RayError
 
     from actors.search_service import stop_search
 
-    ended = False
+    if config.address is not None:
+        stop_search(config.name)
+        return
+    failed: list[RayError] = []
 
     def stop() -> None:
-        nonlocal ended
-        with contextlib.suppress(RayError):
-            stop_search(name)
-            ended = True
+        try:
+            stop_search(config.name)
+        except RayError as error:
+            failed.append(error)
 
     stopping = threading.Thread(target=stop, daemon=True)
     stopping.start()
     stopping.join(_STOP_S)
-    if not ended:
-        console.print("Ray ended before the service was taken down, as where all processes are told to end at once")
+    if failed or stopping.is_alive():
+        why = type(failed[0]).__name__ if failed else f"no answer in {_STOP_S:.0f} s"
+        console.print(f"Ray did not take the service down ({why}); it ends with Ray")
 
 
 def _on_signals(handler: Callable[[int, FrameType | None], Any] | signal.Handlers) -> None:
@@ -183,14 +187,13 @@ def _on_signals(handler: Callable[[int, FrameType | None], Any] | signal.Handler
         signal.signal(number, handler)
 
 
-def _build(name: str, path: str, config: ServeConfig) -> BuiltIndex:
+def _build(path: str, corpus: str | None, config: ServeConfig) -> BuiltIndex:
     import ray
     from ray.exceptions import GetTimeoutError
 
     from actors.index_builder import build_index, build_options
 
     file, search, parts = _absolute(path), config.search.model_dump(), open_parts(config.tools)
-    corpus = corpus_to_serve(name, file)
     options = build_options(config.search, parts)
     reference = build_index.options(**options).remote(str(file), corpus, search, list(config.locales), parts)
     try:

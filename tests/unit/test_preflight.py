@@ -499,4 +499,4 @@ def test_check_inputs_apart_killed_process_is_a_typed_error() -> None:
 def test_check_model_snapshots_in_a_file_are_refused(inputs: Inputs, tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     said = refusal(ConfigError, inputs.check, f"weight_sync.folder='{tmp_path}/file/below'")
-    assert f"weight_sync.folder={tmp_path}/file/below cannot hold snapshots ({tmp_path}/file is no folder" in said
+    assert f"weight_sync.folder={tmp_path}/file/below cannot be written ({tmp_path}/file is no folder)" in said

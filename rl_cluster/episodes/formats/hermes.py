@@ -6,7 +6,7 @@ import json
 import re
 
 from rl_cluster.episodes.formats.base import ParsedReply, ToolSpec, find_answer
-from rl_cluster.episodes.formats.json_calls import read_json_call
+from rl_cluster.episodes.formats.json_calls import end_of_json, read_json_call
 from rl_cluster.episodes.formats.thinking import without_thinking
 
 _CALL = re.compile(r"<tool_call>\s*(.*?)(?:</tool_call>|\Z)", re.DOTALL)
@@ -26,7 +26,7 @@ class Format:
         spoken = without_thinking(text)
         calls, found = [], _CALL.search(spoken)
         while found is not None:
-            end = _end_of_object(spoken, found.start(1))
+            end = _end_of_call(spoken, found.start(1))
             content = found[1] if end is None else spoken[found.start(1) : end]
             calls.append(read_json_call(content.strip(), ("arguments",), tools))
             found = _CALL.search(spoken, found.end() if end is None else end)
@@ -36,11 +36,7 @@ class Format:
         return "<tool_call>\n" + json.dumps({"name": name, "arguments": arguments}) + "\n</tool_call>"
 
 
-def _end_of_object(text: str, start: int) -> int | None:
-    """Where JSON that begins at `start` and is followed by the closing tag ends: such a tag inside a query is text. None
-    where there is none."""
-    try:
-        end = json.JSONDecoder().raw_decode(text, start)[1]
-    except (ValueError, RecursionError):
-        return None
-    return end if _CLOSED.match(text, end) else None
+def _end_of_call(text: str, start: int) -> int | None:
+    """Where JSON that begins at `start` and is followed by the closing tag ends: such a tag inside a query is text."""
+    end = end_of_json(text, start)
+    return end if end is not None and _CLOSED.match(text, end) else None

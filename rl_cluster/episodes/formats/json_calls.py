@@ -29,6 +29,14 @@ def _finite(number: str) -> float:
     return value if math.isfinite(value) else _refuse(number)
 
 
+def end_of_json(text: str, start: int) -> int | None:
+    """Where the JSON value that begins at `start` ends; None where there is none."""
+    try:
+        return json.JSONDecoder().raw_decode(text, start)[1]
+    except (ValueError, RecursionError):
+        return None
+
+
 def read_json_call(text: str, arguments_keys: tuple[str, ...], tools: list[ToolSpec]) -> ToolCall:
     """A call written as {"name": ..., KEY: {...}} with the first of the keys that it has; malformed text becomes a call with an `error`."""
     try:

@@ -6,7 +6,7 @@ import json
 import re
 
 from rl_cluster.episodes.formats.base import ParsedReply, ToolSpec, find_answer
-from rl_cluster.episodes.formats.json_calls import read_json_call
+from rl_cluster.episodes.formats.json_calls import end_of_json, read_json_call
 from rl_cluster.episodes.formats.thinking import without_thinking
 from rl_cluster.episodes.trajectory import ToolCall
 
@@ -30,7 +30,8 @@ class Format:
         calls: list[ToolCall] = []
         found = _CALL.search(text)
         while found is not None:
-            end = _end_of_object(text, found.start())
+            # What begins like JSON and is none is one attempt up to the end.
+            end = end_of_json(text, found.start()) or len(text)
             calls.append(read_json_call(text[found.start() : end], _KEYS, tools))
             found = _CALL.search(text, end)
         if not calls and text.strip().startswith("{"):
@@ -39,11 +40,3 @@ class Format:
 
     def write_call(self, name: str, arguments: dict[str, object]) -> str:
         return json.dumps({"name": name, "parameters": arguments})
-
-
-def _end_of_object(text: str, start: int) -> int:
-    """Where the JSON object that begins at `start` ends; where it is none, everything up to the end is the attempt."""
-    try:
-        return json.JSONDecoder().raw_decode(text, start)[1]
-    except (ValueError, RecursionError):
-        return len(text)
