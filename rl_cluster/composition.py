@@ -110,6 +110,9 @@ def _unknown_setting(application: Application[Any], name: str, overrides: Sequen
     section = name.rpartition(".")[0]
     close = next((dotted for dotted in places if dotted.rpartition(".")[0] == section), places[0] if places else "")
     hint = f"did you mean {close!r}?" if close else f"`python -m {application.module} --cfg job` lists all settings."
+    siblings = [_last_name(dotted) for dotted in known if section and dotted.rpartition(".")[0] == section]
+    if siblings and close.rpartition(".")[0] != section:
+        hint = f"{section} has {', '.join(siblings)}; {hint}"
     return f"{name} is no setting; {hint}"
 
 

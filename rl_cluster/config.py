@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import difflib
 import math
+from collections import Counter
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Annotated, Any, Literal, TypeVar, get_args
@@ -208,6 +209,13 @@ class EvaluationConfig(Section):
     success_threshold: Annotated[float, Field(gt=0, le=1)]
     control: bool
     external_metric: str
+
+    @model_validator(mode="after")
+    def _temperatures_once(self) -> EvaluationConfig:
+        twice = [temperature for temperature, count in Counter(self.temperatures).items() if count > 1]
+        if twice:
+            raise ValueError(f"temperatures has {twice[0]:g} twice; give each temperature once")
+        return self
 
 
 class TrackingConfig(Section):

@@ -179,6 +179,17 @@ def test_load_config_mistyped_setting_suggests_the_one_of_the_same_section() -> 
     assert "did you mean 'learner.learning_rate'?" in refusal("learner.learning_rte=1e-5")
 
 
+def test_load_config_setting_of_no_such_name_in_its_section_lists_what_the_section_has() -> None:
+    message = refusal("algorithm.advantage.k=4")
+    assert message.startswith("algorithm.advantage.k is no setting; algorithm.advantage has name, ")
+
+
+def test_load_config_temperature_given_twice_is_refused() -> None:
+    assert "evaluation: temperatures has 1 twice; give each temperature once" in refusal(
+        "evaluation.temperatures=[0.0,1.0,1.0]"
+    )
+
+
 def test_load_config_unknown_name_without_a_near_one_says_where_to_look() -> None:
     assert "lists all settings" in refusal("zzzzqqqq=1")
     assert "known here: " in refusal("+zzzzqqqq=1")
