@@ -196,6 +196,8 @@ class DataConfig(Section):
     def _folder_for_tables(self) -> DataConfig:
         if self.name == "tables" and not self.folder:
             raise ValueError("folder is missing; give the folder that holds tasks.parquet and corpus.parquet")
+        if self.name != "tables" and self.folder:
+            raise ValueError(f"folder={self.folder} is not read by the bundled {self.name}; add data=tables to read it")
         return self
 
 

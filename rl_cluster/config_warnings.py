@@ -36,9 +36,13 @@ def warnings_of(config: Config) -> list[str]:
             "of a step, which makes one update: the ratio is 1, and clip_low and clip_high do nothing; the correction's own bounds do"
         )
     if loss.name not in ("ppo", *UNCLIPPED) and (loss.clip_low, loss.clip_high) == PPO_BOUNDS:
+        mend = (
+            f"set those of {loss.name}, unless they are its own"
+            if "." in loss.name
+            else f"algorithm/loss={loss.name}, in place of algorithm.loss.name={loss.name}, sets those that {loss.name} is published with"
+        )
         found.append(
-            f"algorithm.loss.clip_low={loss.clip_low} and clip_high={loss.clip_high} are the bounds of ppo; algorithm/loss={loss.name}, "
-            f"in place of algorithm.loss.name={loss.name}, sets those that {loss.name} is published with"
+            f"algorithm.loss.clip_low={loss.clip_low} and clip_high={loss.clip_high} are the bounds of ppo; {mend}"
         )
     if loss.name == "cross_entropy" and config.training.max_steps:
         found.append(

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import contextlib
-import errno
 import fcntl
 import os
+import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -13,11 +13,15 @@ from rl_cluster.errors import ClusterError, OutputError
 
 
 def folder_problem(folder: Path) -> str | None:
-    """Why a folder cannot be made or written, as far as it can be seen without making it."""
+    """Why a folder cannot be made or written; tried with an empty folder in what exists of its path, which is removed again."""
     existing = next(path for path in (folder.absolute(), *folder.absolute().parents) if path.exists())
     if not existing.is_dir():
         return f"{'it' if existing == folder.absolute() else existing} is no folder"
-    return None if os.access(existing, os.W_OK | os.X_OK) else f"{existing}: {os.strerror(errno.EACCES)}"
+    try:
+        with tempfile.TemporaryDirectory(prefix=".rl_cluster-", dir=existing):
+            return None
+    except OSError as error:  # the access rights alone say too much, of the system's own folders for one
+        return f"{existing}: {error.strerror or error}"
 
 
 def check_folder(folder: Path, what: str) -> None:

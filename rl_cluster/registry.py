@@ -8,6 +8,7 @@ reward of its own without a change here: it must be importable where the run's a
 from __future__ import annotations
 
 import importlib
+import inspect
 import pkgutil
 from types import ModuleType
 from typing import Any
@@ -51,10 +52,22 @@ class FileRegistry:
             raise ConfigError(f"{self._setting}={name!r}: {module.__file__} defines no {attribute!r}; add it there.")
         return getattr(module, attribute)
 
+    def function(self, name: Any, attribute: str, arguments: int) -> Any:
+        """As `get`, of a function that is called with that many arguments. Raises ConfigError also where it cannot be."""
+        found = self.get(name, attribute)
+        try:
+            inspect.signature(found).bind(*[None] * arguments)
+        except (TypeError, ValueError) as error:
+            raise ConfigError(
+                f"{self._setting}={name!r}: {attribute!r} cannot be called with {arguments} arguments ({error}); define it as "
+                "the bundled files of its kind do."
+            ) from error
+        return found
+
     def _import_own(self, name: str) -> ModuleType:
         try:
             return importlib.import_module(name)
-        except Exception as error:  # the user's own code may raise anything
+        except (Exception, SystemExit) as error:  # the user's own code may raise anything, or be a script that exits
             raise ConfigError(
                 f"{self._setting}={name!r} cannot be imported ({type(error).__name__}: {error}); put the module into the folder that is submitted, or install it."
             ) from error

@@ -53,6 +53,11 @@ class EpisodeBatch:
             raise LearnerError(
                 f"The fields of an episode batch have different lengths: {lengths}; give one entry each."
             )
+        for index, turns in enumerate(self.turn_tokens):
+            if min(turns, default=0) < 0:
+                raise LearnerError(
+                    f"Episode {index} of group {self.group_ids[index]!r} has a turn of {min(turns)} tokens; give 0 or more."
+                )
         rewards = [np.asarray(self.rewards, dtype=np.float64)]
         for name, per_turn in (("turn_rewards", self.turn_rewards), ("transitions", self.transitions)):
             for index, values in enumerate(per_turn or []):
@@ -60,6 +65,13 @@ class EpisodeBatch:
                     raise LearnerError(
                         f"Episode {index} of group {self.group_ids[index]!r} has {len(self.turn_tokens[index])} turns but "
                         f"{len(values)} {name}; give one for each turn."
+                    )
+        if self.kl_rewards is not None:
+            for index, (values, count) in enumerate(zip(self.kl_rewards, self.num_tokens, strict=True)):
+                if len(values) != count:
+                    raise LearnerError(
+                        f"Episode {index} of group {self.group_ids[index]!r} has {count} sampled tokens but {len(values)} kl_rewards; "
+                        "give one for each token."
                     )
         if self.turn_rewards is not None:
             rewards.append(np.array([sum(values) for values in self.turn_rewards], dtype=np.float64))
@@ -181,11 +193,16 @@ class Group:
     std: float
 
 
+def all_equal(rewards: npt.NDArray[np.float64]) -> bool:
+    """Whether rewards [G] differ by rounding alone: by at most a 1e-12th of the largest absolute value."""
+    return bool(np.ptp(rewards) <= 1e-12 * np.abs(rewards).max())
+
+
 def groups_with_signal(batch: EpisodeBatch) -> list[Group]:
     """The groups of at least two episodes whose rewards are not all equal; every other episode has advantage 0.
 
-    Equality is tested on the rewards themselves: the rounded mean of equal numbers may differ from them. Sums are
-    exactly rounded (`math.fsum`), so that the result does not depend on the order of the batch in any bit.
+    Equality is tested on the rewards themselves, since the rounded mean of equal numbers may differ from them, and up to a
+    1e-12th of the largest, since the same terms added up in another order may differ in their last digits. Sums are exactly rounded (`math.fsum`), so that the result does not depend on the order of the batch in any bit.
     """
     members: dict[str, list[int]] = {}
     for index, group_id in enumerate(batch.group_ids):
@@ -193,7 +210,7 @@ def groups_with_signal(batch: EpisodeBatch) -> list[Group]:
     groups = []
     for indices in members.values():
         rewards = np.asarray(batch.rewards, dtype=np.float64)[indices]
-        if len(indices) < 2 or rewards.min() == rewards.max():
+        if len(indices) < 2 or all_equal(rewards):
             continue
         mean = math.fsum(rewards) / len(rewards)
         std = math.sqrt(math.fsum((rewards - mean) ** 2) / (len(rewards) - 1))

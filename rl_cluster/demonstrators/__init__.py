@@ -16,4 +16,4 @@ Demonstrator = Callable[[Task, SearchToolSettings], Script]
 
 def get_demonstrator(name: str) -> Demonstrator:
     """The function `(task, tools) -> Script` of that name; ConfigError if there is none. See `demonstrators.demonstration`."""
-    return _FILES.get(name, "script")
+    return _FILES.function(name, "script", 2)

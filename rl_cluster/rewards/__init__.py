@@ -12,4 +12,4 @@ _FILES = FileRegistry(__name__, "environment.reward")
 
 def get_reward(name: str) -> Reward:
     """The function `(task, finished trajectory) -> Rewards` of that name; ConfigError if there is none."""
-    return _FILES.get(name, "reward")
+    return _FILES.function(name, "reward", 2)

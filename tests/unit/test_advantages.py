@@ -202,6 +202,24 @@ def test_episode_batch_reward_not_finite_raises() -> None:
         EpisodeBatch(["g"], np.zeros(1), [[1, 1]], turn_rewards=[[0.0, float("nan")]])
 
 
+@pytest.mark.parametrize("name", OVER_GROUPS)
+def test_advantage_rewards_equal_but_for_rounding_have_no_signal(name: str) -> None:
+    rewards = [[0.1 + 0.2, 0.3, 1.0, 0.0], [0.3, 0.3, 1.0, 0.0]]
+    rounded, exact = (
+        run(name, EpisodeBatch(list("gghh"), np.array(values), [[1]] * 4, transitions=[["x"], ["y"], ["x"], ["y"]]))
+        for values in rewards
+    )
+    assert per_episode(rounded) == per_episode(exact)
+
+
+def test_episode_batch_divergence_of_another_length_raises() -> None:
+    for length in (1, 2):
+        with pytest.raises(LearnerError, match=f"'a' has 3 sampled tokens but {length} kl_rewards"):
+            EpisodeBatch(["a"], np.zeros(1), [[1, 2]], kl_rewards=[np.zeros(length)])
+    with pytest.raises(LearnerError, match="'a' has a turn of -1 tokens"):
+        EpisodeBatch(["a"], np.zeros(1), [[2, -1]])
+
+
 def test_episode_batch_unequal_lengths_raise() -> None:
     with pytest.raises(LearnerError, match="different lengths"):
         EpisodeBatch(["a"], np.zeros(2), [[1]])

@@ -184,6 +184,12 @@ def test_load_config_setting_of_no_such_name_in_its_section_lists_what_the_secti
     assert message.startswith("algorithm.advantage.k is no setting; algorithm.advantage has name, ")
 
 
+def test_load_config_folder_beside_the_bundled_data_is_refused() -> None:
+    assert "data: folder=/data/own is not read by the bundled enterprise_kb; add data=tables" in refusal(
+        "data.folder=/data/own"
+    )
+
+
 def test_load_config_temperature_given_twice_is_refused() -> None:
     assert "evaluation: temperatures has 1 twice; give each temperature once" in refusal(
         "evaluation.temperatures=[0.0,1.0,1.0]"

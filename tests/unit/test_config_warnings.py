@@ -37,6 +37,15 @@ def test_warnings_loss_by_its_name_alone_keeps_the_bounds_of_ppo(loss: str) -> N
     assert warnings_of(load_config([f"algorithm/loss={loss}"])) == []
 
 
+def test_warnings_own_loss_with_the_bounds_of_ppo_says_to_set_its_own() -> None:
+    own = ["algorithm.loss.name=rl_cluster.algorithms.losses.cispo"]
+    (warning,) = warnings_of(load_config(own))
+    assert warning.endswith(
+        "are the bounds of ppo; set those of rl_cluster.algorithms.losses.cispo, unless they are its own"
+    )
+    assert warnings_of(load_config([*own, "algorithm.loss.clip_low=0.0", "algorithm.loss.clip_high=5.0"])) == []
+
+
 def test_warnings_cross_entropy_in_reinforcement_learning_names_policy_gradient() -> None:
     supervised = ["algorithm/loss=cross_entropy", "staleness.max_steps_off_policy=0"]
     (warning,) = warnings_of(load_config(supervised))

@@ -100,6 +100,25 @@ def test_plain_query_keeps_colons_and_brackets() -> None:
     assert call == ToolCall("bm25_search", {"query": "error (42): disk: full"})
 
 
+def test_plain_filter_that_holds_the_end_of_brackets_is_read() -> None:
+    arguments = {"query": "q", "k": 3, "filters": {"kind": "x): (y", "{": "}"}}
+    text = get_format("plain").write_call("bm25_search", arguments)
+    tools = tool_specs(SearchEnvironmentSettings(max_turns=5, k=4, max_k=10, filter_fields=("kind",)).tool_settings)
+    assert only_call(get_format("plain").parse(text, tools)).arguments == arguments
+
+
+def test_plain_query_of_two_lines_is_written_on_one() -> None:
+    text = get_format("plain").write_call("bm25_search", {"query": "a\nb\u2028c"})
+    assert only_call(get_format("plain").parse(text, TOOLS)).arguments["query"] == "a b c"
+
+
+def test_qwen3_coder_closing_tag_inside_a_value_makes_the_call_malformed() -> None:
+    text = get_format("qwen3_coder").write_call("bm25_search", {"query": "x </parameter> y"})
+    assert only_call(get_format("qwen3_coder").parse(text, TOOLS)).error.startswith(
+        "a </parameter> closes no parameter"
+    )
+
+
 def test_plain_text_around_a_call_is_ignored() -> None:
     text = "I should look for the code first.\nbm25_search: ABC-1234-X\nThat should do."
     assert only_call(get_format("plain").parse(text, TOOLS)) == ToolCall("bm25_search", {"query": "ABC-1234-X"})

@@ -173,6 +173,20 @@ def test_jsonl_that_ends_inside_a_row_says_so(tmp_path: Path) -> None:
     _assert_says(_refusal("jsonl", folder), "corpus.jsonl: row 2 is no JSON object", "download it again")
 
 
+@pytest.mark.parametrize(
+    ("line", "mend"),
+    [
+        (b'{"doc_id": "d", "text": "caf\xe9"}\n', "save the file as UTF-8"),
+        (b'{"doc_id": "d", "text": "x", "gains": {"a": NaN}}\n', "JSON has no NaN and no infinity"),
+    ],
+)
+def test_jsonl_row_of_another_encoding_or_with_nan_says_how_to_mend_it(tmp_path: Path, line: bytes, mend: str) -> None:
+    folder = write_own(tmp_path / "in", [TASK], [DOCUMENT])
+    path = folder / "corpus.jsonl"
+    path.write_bytes(line + path.read_bytes())
+    _assert_says(_refusal("jsonl", folder), "corpus.jsonl: row 1 is no JSON object", mend)
+
+
 @pytest.mark.parametrize("line", ["{not json}\n", "[1]\n", '"text"\n', "[{}, "])
 def test_jsonl_row_that_is_no_object_is_named(tmp_path: Path, line: str) -> None:
     folder = write_own(tmp_path / "in", [TASK], [DOCUMENT])

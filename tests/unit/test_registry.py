@@ -11,7 +11,10 @@ from rl_cluster.algorithms.losses import default_settings, get_loss, loss_names,
 from rl_cluster.errors import ConfigError
 from rl_cluster.registry import FileRegistry
 from rl_cluster.rewards import get_reward
+from tests.helpers.configuration import load_config
 
+UNBOUNDED = 1e9
+"""How a configuration, which has no infinity, writes that there is no bound."""
 LOSSES = FileRegistry("rl_cluster.algorithms.losses", "algorithm.loss.name")
 
 
@@ -73,3 +76,29 @@ def test_registry_own_module_without_function_is_refused(own_module: Path) -> No
         ConfigError, match=r"^environment\.reward='own_algorithms\.halved': .*halved\.py defines no 'reward'"
     ):
         get_reward("own_algorithms.halved")
+
+
+def test_registry_own_module_that_exits_is_refused(own_module: Path) -> None:
+    own_module.write_text("raise SystemExit(0)\n", encoding="utf-8")
+    with pytest.raises(
+        ConfigError, match=r"^environment\.reward='own_algorithms\.halved' cannot be imported \(SystemExit: 0"
+    ):
+        get_reward("own_algorithms.halved")
+
+
+@pytest.mark.parametrize("definition", ["reward = 3", "def reward(task): ...", "def reward(task, trajectory, k): ..."])
+def test_registry_own_function_that_cannot_be_called_is_refused(own_module: Path, definition: str) -> None:
+    own_module.write_text(f"{definition}\n", encoding="utf-8")
+    with pytest.raises(
+        ConfigError,
+        match=r"^environment\.reward='own_algorithms\.halved': 'reward' cannot be called with 2 arguments \(",
+    ):
+        get_reward("own_algorithms.halved")
+
+
+@pytest.mark.parametrize("name", loss_names())
+def test_default_settings_are_those_of_the_configuration(name: str) -> None:
+    needed = ["learner.reference=start"] if needs_reference(name) else []
+    loss = load_config([f"algorithm/loss={name}", *needed]).algorithm.loss
+    defaults = default_settings(name)
+    assert (loss.clip_low, loss.clip_high) == pytest.approx((defaults.clip_low, min(defaults.clip_high, UNBOUNDED)))

@@ -20,7 +20,7 @@ def advantage_names() -> list[str]:
 
 def get_advantage(name: str) -> Advantage:
     """The function `(EpisodeBatch, AdvantageSettings) -> TokenAdvantages` of that name; ConfigError if there is none."""
-    return _FILES.get(name, "advantage")
+    return _FILES.function(name, "advantage", 2)
 
 
 def check_settings_are_read(name: str, settings: AdvantageSettings) -> None:

@@ -7,7 +7,7 @@ import math
 import numpy as np
 
 from rl_cluster.algorithms.advantages import group_based
-from rl_cluster.algorithms.types import AdvantageSettings, EpisodeBatch, TokenAdvantages
+from rl_cluster.algorithms.types import AdvantageSettings, EpisodeBatch, TokenAdvantages, all_equal
 
 READS = ("normalize_std",)
 
@@ -27,7 +27,7 @@ def advantage(batch: EpisodeBatch, settings: AdvantageSettings) -> TokenAdvantag
             members.setdefault((group_id, turn), []).append(index)
     for (_, turn), episodes in members.items():
         rewards = np.array([batch.turn_rewards[index][turn] for index in episodes])
-        if len(rewards) < 2 or rewards.min() == rewards.max():
+        if len(rewards) < 2 or all_equal(rewards):
             continue
         mean = math.fsum(rewards) / len(rewards)
         std = math.sqrt(math.fsum((rewards - mean) ** 2) / (len(rewards) - 1))

@@ -1,4 +1,5 @@
-"""Token losses: one file each, found by its name. A new one is a new file with a function `loss` and its `DEFAULTS`.
+"""Token losses: one file each, found by its name. A new one is a new file with a function `loss`, and `DEFAULTS`: the
+bounds that it is published with, which its file in `hydra_conf/algorithm/loss` sets. A loss outside this folder takes those of the settings.
 
 A file that sets NEEDS_EPISODE_RATIO or NEEDS_REFERENCE is given the input of that name.
 """
@@ -21,7 +22,7 @@ def get_loss(name: str) -> Loss:
 
     Raises ConfigError for an unknown name.
     """
-    return _FILES.get(name, "loss")
+    return _FILES.function(name, "loss", 2)
 
 
 def default_settings(name: str) -> LossSettings:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import io
+import re
 import tempfile
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -176,9 +177,7 @@ def _json_lines(source: Source, file: SourceFile, columns: Sequence[str]) -> Ite
         try:
             values = decode(line.removeprefix(b"\xef\xbb\xbf") if number == 1 else line)
         except msgspec.DecodeError as error:
-            cut = not line.endswith(b"\n") and not line.startswith(b"[")
-            hint = "the last line is cut: download it again" if cut else "write one JSON object a line"
-            raise DataError(f"{file.name}: row {number} is no JSON object ({error}); {hint}.") from error
+            raise DataError(f"{file.name}: row {number} is no JSON object ({error}); {_hint(line)}.") from error
         except UnicodeDecodeError as error:
             raise _no_utf8(file.name, f"row {number}", error) from error
         for column in columns:
@@ -297,6 +296,19 @@ def _cut_short(file: str, number: int, error: Exception) -> DataError:
 
 def _no_utf8(file: str, place: str, error: UnicodeDecodeError) -> DataError:
     return DataError(f"{file}: {place} is no UTF-8 ({error.reason}); save the file as UTF-8 or download it again.")
+
+
+def _hint(line: bytes) -> str:
+    """What to do about a line that is no JSON object."""
+    try:
+        line.decode()
+    except UnicodeDecodeError:
+        return "save the file as UTF-8"
+    if not line.endswith(b"\n") and not line.startswith(b"["):
+        return "the last line is cut: download it again"
+    if re.search(rb":\s*-?(NaN|Infinity)\b", line):
+        return "JSON has no NaN and no infinity: give a number"
+    return "write one JSON object a line"
 
 
 def _shown(value: Any) -> str:

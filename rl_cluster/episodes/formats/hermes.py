@@ -14,7 +14,7 @@ _CLOSED = re.compile(r"\s*(?:</tool_call>|\Z)")
 
 
 class Format:
-    """Several calls may stand in one reply; a call cut off by the token limit is malformed."""
+    """Several calls may stand in one reply; a call cut off by the token limit is malformed, unless its JSON is whole."""
 
     uses_template_tools = True
     observation_role = "tool"

@@ -14,13 +14,17 @@ import json
 import re
 
 from rl_cluster.episodes.formats.base import ParsedReply, ToolSpec, check_arguments, find_answer
-from rl_cluster.episodes.formats.json_calls import read_json_object
+from rl_cluster.episodes.formats.json_calls import end_of_json, read_json_object
 from rl_cluster.episodes.formats.thinking import without_thinking
 from rl_cluster.episodes.trajectory import ToolCall
 
 # The brackets end where a colon follows, since a filter may hold a bracket of its own. No two parts of it can take the same
 # blanks: a reply of blanks alone would otherwise hold up all episodes of a worker.
 _CALL = re.compile(r"\s*([A-Za-z_][A-Za-z0-9_]*)(?:\s*\(([^)]*(?:\)(?!\s*:)[^)]*)*)\))?\s*:(.*)", re.DOTALL)
+
+# JSON says itself where it ends, whatever its strings hold.
+_FILTERED = re.compile(r"\s*([A-Za-z_][A-Za-z0-9_]*)\s*\(([^(){}]*)(?=\{)")
+_AFTER_FILTERS = re.compile(r"\s*\)\s*:(.*)", re.DOTALL)
 
 
 class Format:
@@ -38,10 +42,9 @@ class Format:
         by_name = {tool.name: tool for tool in tools}
         calls: list[ToolCall] = []
         for line in text.splitlines():
-            match = _CALL.match(line)
-            if match is None or match.group(1) == "answer":
+            name, inside, argument = _read_line(line)
+            if name in ("", "answer"):
                 continue
-            name, inside, argument = match[1], (match[2] or "").strip(), match[3].strip()
             if name not in by_name:
                 if name.endswith("_search"):
                     calls.append(
@@ -64,7 +67,18 @@ class Format:
         inside += [json.dumps(value) for value in arguments.values() if isinstance(value, dict)]
         text = next(value for value in arguments.values() if isinstance(value, str))
         brackets = f"({', '.join(inside)})" if inside else ""
-        return f"{name}{brackets}: {text}"
+        return f"{name}{brackets}: {' '.join(text.splitlines())}"
+
+
+def _read_line(line: str) -> tuple[str, str, str]:
+    """The name of a call, what stands in its brackets, and its text; three times nothing where a line is no call."""
+    filtered = _FILTERED.match(line)
+    end = end_of_json(line, filtered.end()) if filtered else None
+    after = _AFTER_FILTERS.match(line, end) if end is not None else None
+    if filtered and after:
+        return filtered[1], line[filtered.start(2) : end].strip(), after[1].strip()
+    match = _CALL.match(line)
+    return (match[1], (match[2] or "").strip(), match[3].strip()) if match else ("", "", "")
 
 
 def _lines(tool: ToolSpec) -> list[str]:

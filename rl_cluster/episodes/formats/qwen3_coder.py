@@ -66,6 +66,8 @@ def _read_call(name: str, body: str, end: str, tools: list[ToolSpec]) -> ToolCal
                 return ToolCall(name, arguments, f"the argument {key!r} must be JSON, not {value[:20]!r}")
         else:
             arguments[key] = value
+    if "</parameter>" in _PARAMETER.sub("", body):
+        return ToolCall(name, arguments, "a </parameter> closes no parameter; write none inside a value")
     if not closed:
         return ToolCall(name, arguments, "the call is cut off; close every <parameter=...> and <function=...>")
     return check_arguments(name, arguments, tools)
