@@ -114,9 +114,8 @@ def test_plain_query_of_two_lines_is_written_on_one() -> None:
 
 def test_qwen3_coder_closing_tag_inside_a_value_makes_the_call_malformed() -> None:
     text = get_format("qwen3_coder").write_call("bm25_search", {"query": "x </parameter> y"})
-    assert only_call(get_format("qwen3_coder").parse(text, TOOLS)).error.startswith(
-        "a </parameter> closes no parameter"
-    )
+    error = only_call(get_format("qwen3_coder").parse(text, TOOLS)).error
+    assert error == "a </parameter> closes no parameter; write none inside a value"
 
 
 def test_plain_text_around_a_call_is_ignored() -> None:
