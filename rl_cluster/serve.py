@@ -47,6 +47,10 @@ def run(config: ServeConfig) -> int:
     try:
         tools = SearchToolSettings(config.k, config.max_k, config.tools, config.filter_fields)
         settings = service_settings(config.search, tools)
+        if config.address is None:
+            from actors.search_service import check_port
+
+            check_port(settings.port, settings.host)
         check_folders(list((config.indexes or {}).values()), settings)
         corpora = {name: corpus_to_serve(name, _absolute(path)) for name, path in (config.corpora or {}).items()}
         check_filter_fields(config)
@@ -103,7 +107,7 @@ def _serve(config: ServeConfig, settings: ServiceSettings, corpora: dict[str, st
     import ray
     from ray.exceptions import RayTaskError
 
-    from actors.search_service import start_search
+    from actors.search_service import check_address, start_search
     from rl_cluster.retrieval.manifest import read_manifest
     from rl_cluster.retrieval.recall import recall_warning
 
@@ -113,12 +117,18 @@ def _serve(config: ServeConfig, settings: ServiceSettings, corpora: dict[str, st
         ray.init(
             address=config.address or "local", include_dashboard=False, log_to_driver=False, logging_level=logging.ERROR
         )
-    except (ConnectionError, RuntimeError, ValueError) as error:
+    except Exception as error:  # Ray raises its bare class where a node of its own does not come up in time
+        if config.address is None:
+            said = str(error).partition("\n")[0].rstrip(".")
+            raise ClusterError(
+                f"Ray did not start on this machine ({said}); let it come to rest and try again."
+            ) from error
         raise ClusterError(
             f"address={config.address}: no Ray cluster answers there; start one or leave it out."
         ) from error
     _on_signals(interrupt)  # a head that Ray starts here sets its own, which stops no service
     try:
+        check_address(settings.host, settings.port)
         indexes = {name: str(_absolute(folder)) for name, folder in (config.indexes or {}).items()}
         for folder in indexes.values():
             if warning := recall_warning(read_manifest(Path(folder))[0]):

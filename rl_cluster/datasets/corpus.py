@@ -169,12 +169,16 @@ def read_corpus(path: str | Path, name: str | None = None) -> Corpus:
 def corpus_names(path: str | Path) -> list[str]:
     """The corpora of a `.parquet` file in ascending order; of other files, and where no row names one, none.
 
-    Raises DataError where the file is missing or no Parquet file.
+    Raises DataError where the file is missing or no Parquet file, and where the first row of another is no object.
     """
     path = Path(path)
     if not path.is_file():
-        raise DataError(f"{path}: there is no such file; correct the path of the corpus.")
-    return _names(path, _parquet_file(path)) if path.suffix == ".parquet" else []
+        what = "it is a folder" if path.is_dir() else "there is no such file"
+        raise DataError(f"{path}: {what}; give the path of a corpus file.")
+    if path.suffix == ".parquet":
+        return _names(path, _parquet_file(path))
+    next(_jsonl_rows(path), None)
+    return []
 
 
 _Row = tuple[int, Any, Any, Any, Any, Any]
@@ -196,7 +200,7 @@ def _jsonl_rows(path: Path) -> Iterator[_Row]:
             except UnicodeDecodeError as error:
                 raise DataError(f"{path}: row {number} is not UTF-8 ({error.reason}); save it as UTF-8.") from error
             except (ValueError, RecursionError) as error:
-                said = getattr(error, "msg", str(error))
+                said = getattr(error, "msg", str(error)).removesuffix(" at")
                 raise DataError(f"{path}: row {number} is not JSON ({said}); write one object a line.") from error
             if not isinstance(row, dict):
                 raise DataError(f"{path}: row {number} is a {type(row).__name__}; write one JSON object a line.")

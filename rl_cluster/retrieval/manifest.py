@@ -54,6 +54,10 @@ def read_manifest(folder: Path) -> tuple[dict[str, Any], IndexSettings]:
     """Raises IndexFormatError where the folder is no complete index of this format."""
     if not folder.is_dir():
         raise IndexFormatError(f"{folder}: there is no such folder; give that of an index, or build it.")
+    if not (folder / MANIFEST_FILE).exists():
+        raise IndexFormatError(
+            f"{folder}: it is no complete index ({MANIFEST_FILE} is missing); give the folder of one, or build again."
+        )
     try:
         manifest = json.loads((folder / MANIFEST_FILE).read_text(encoding="utf-8"))
     except (OSError, ValueError) as error:

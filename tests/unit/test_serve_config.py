@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shutil
+import socket
 from pathlib import Path
 
 import pytest
@@ -152,5 +153,43 @@ def test_run_corpus_that_is_missing_is_refused_before_ray_starts(
     monkeypatch.setattr("rl_cluster.serve._on_signals", lambda handler: None)
     assert run(SERVE.load(["corpora={kb: /nowhere.parquet}"])) == 2
     assert (
-        capsys.readouterr().out == "error: /nowhere.parquet: there is no such file; correct the path of the corpus.\n"
+        capsys.readouterr().out == "error: /nowhere.parquet: there is no such file; give the path of a corpus file.\n"
     )
+
+
+@pytest.mark.parametrize(
+    ("content", "says"),
+    [
+        (None, "it is a folder; give the path of a corpus file."),
+        ("id,text\n", "row 1 is not JSON"),
+        ("[1]\n", "row 1 is a list"),
+    ],
+)
+def test_corpus_to_serve_that_is_no_corpus_is_refused_at_once(tmp_path: Path, content: str | None, says: str) -> None:
+    file = tmp_path / "corpus.csv"
+    file.mkdir() if content is None else file.write_text(content)
+    with pytest.raises(DataError) as caught:
+        corpus_to_serve("kb", file)
+    assert str(caught.value).startswith(f"{file}: {says}")
+
+
+def test_serve_port_in_use_is_refused_before_a_corpus_is_read(capsys: pytest.CaptureFixture[str]) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as listening:
+        port = listening.getsockname()[1]
+        assert run(SERVE.load(["corpora={kb: /nowhere.parquet}", f"search.port={port}"])) == 2
+    assert capsys.readouterr().out.startswith(f"error: search.port={port} is in use on 127.0.0.1; ")
+
+
+def test_serve_ray_that_does_not_start_is_one_sentence(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def fails(**options: object) -> None:
+        raise Exception("The current node timed out during startup.\nMore of it.")
+
+    monkeypatch.setattr("ray.init", fails)
+    corpus = tmp_path / "corpus.jsonl"
+    corpus.write_text('{"id": "a", "text": "b"}\n')
+    assert run(SERVE.load([f"corpora={{kb: {corpus}}}"])) == 2
+    said = capsys.readouterr().out
+    assert said.startswith("error: Ray did not start on this machine (The current node timed out during startup); ")
+    assert said.count("\n") == 1
