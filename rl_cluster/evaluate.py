@@ -37,7 +37,7 @@ from rl_cluster.evaluation.settings import (
     searched_tools,
     systems_of,
 )
-from rl_cluster.interrupts import interrupt
+from rl_cluster.interrupts import raise_on
 from rl_cluster.own_folder import check_folder, own_folder
 
 if TYPE_CHECKING:
@@ -471,7 +471,7 @@ def _track(config: EvaluateConfig, content: ReportContent, evaluation: Evaluatio
 def main() -> None:
     """Entry point; a wrong command line ends with one sentence and exit code 2. Ctrl-C counts where a shell started this in the
     background too, with the signal ignored."""
-    signal.signal(signal.SIGINT, interrupt)
+    raise_on(signal.SIGINT)
     EVALUATE.check_command_line(sys.argv[1:])
     _main()
 

@@ -27,7 +27,7 @@ from pathlib import Path
 from typing import Any
 
 from rl_cluster.errors import ClusterError, RLClusterError
-from rl_cluster.interrupts import interrupt
+from rl_cluster.interrupts import raise_on
 
 DASHBOARD_PORT = 8265
 START_TIMEOUT_S = 120.0
@@ -291,8 +291,7 @@ def _free_port() -> int:
 def main() -> None:
     """Entry point of `make train`; SIGTERM is treated as Ctrl-C, and so is SIGINT where a shell started this in the background
     and had it ignored."""
-    for number in (signal.SIGTERM, signal.SIGINT):
-        signal.signal(number, interrupt)
+    raise_on(signal.SIGTERM, signal.SIGINT)
     try:
         sys.exit(launch(sys.argv[1:]))
     except RLClusterError as error:

@@ -151,7 +151,7 @@ def _check_search(config: Config) -> None:
                 "results of one search there; lower the former, or raise the latter if the endpoint gives more."
             )
         return
-    from rl_cluster.models.embedder import SentenceEmbedder, check_embedder_folder
+    from rl_cluster.retrieval.models import check_models
     from rl_cluster.retrieval.settings import settings_from_config
     from rl_cluster.service.access import token_digest
 
@@ -159,8 +159,7 @@ def _check_search(config: Config) -> None:
     parts = open_parts(config.environment.tools)
     settings_from_config(config.search.model_dump(), (), parts)
     if "vector" in parts:
-        check_embedder_folder(config.search.embedder)
-        SentenceEmbedder(config.search.embedder, max_tokens=config.search.embed_max_tokens)
+        check_models(config.search.embedder, config.search.embed_max_tokens, config.search.fusion.reranker)
 
 
 def _check_demonstrator(config: Config) -> None:

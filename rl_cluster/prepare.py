@@ -33,7 +33,7 @@ from rl_cluster.datasets.preparation.settings import (
 from rl_cluster.datasets.preparation.workspace import ROWS, workspace
 from rl_cluster.errors import ConfigError, RLClusterError
 from rl_cluster.evaluation.statistics import FEW_QUESTIONS
-from rl_cluster.interrupts import interrupt
+from rl_cluster.interrupts import raise_on
 
 PREPARE = Application("prepare", "rl_cluster.prepare", check_prepare, required=("dataset",))
 
@@ -156,7 +156,7 @@ def as_choice(argument: str) -> str:
 def main() -> None:
     """Entry point; a wrong command line ends with one sentence and exit code 2. Ctrl-C counts where a shell started this in the
     background too, with the signal ignored."""
-    signal.signal(signal.SIGINT, interrupt)
+    raise_on(signal.SIGINT)
     sys.argv[1:] = map(as_choice, sys.argv[1:])
     PREPARE.check_command_line(sys.argv[1:])
     _main()

@@ -11,10 +11,8 @@ import os
 import signal
 import sys
 import threading
-from collections.abc import Callable
 from pathlib import Path
-from types import FrameType
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import hydra
 from omegaconf import DictConfig
@@ -23,7 +21,7 @@ from rich.console import Console
 from rl_cluster.composition import Application
 from rl_cluster.environments.search_tools import SearchToolSettings
 from rl_cluster.errors import ClusterError, ConfigError, DeadlineError, RLClusterError
-from rl_cluster.interrupts import interrupt
+from rl_cluster.interrupts import raise_on
 from rl_cluster.service.serve_settings import ServeConfig, check_serve
 from rl_cluster.service.settings import ServiceSettings, service_settings
 from rl_cluster.service.values import WHOLE_TOOLS, http_address, index_name, open_parts, shards_of
@@ -32,6 +30,7 @@ if TYPE_CHECKING:
     from actors.index_builder import BuiltIndex
 
 _STOP_S = 10.0
+_SIGNALS = (signal.SIGINT, signal.SIGTERM)
 SERVE = Application("serve", "rl_cluster.serve", check_serve)
 
 
@@ -43,7 +42,7 @@ def _main(settings: DictConfig) -> None:
 def run(config: ServeConfig) -> int:
     """Serves until the process is told to end; the process's exit code: 130 where that was before it served."""
     console = Console(width=None if sys.stdout.isatty() else 110)
-    _on_signals(interrupt)
+    raise_on(*_SIGNALS)
     try:
         tools = SearchToolSettings(config.k, config.max_k, config.tools, config.filter_fields)
         settings = service_settings(config.search, tools)
@@ -54,6 +53,10 @@ def run(config: ServeConfig) -> int:
         check_folders(list((config.indexes or {}).values()), settings)
         corpora = {name: corpus_to_serve(name, _absolute(path)) for name, path in (config.corpora or {}).items()}
         check_filter_fields(config)
+        if corpora and "vector" in open_parts(config.tools):
+            from rl_cluster.retrieval.models import check_models
+
+            check_models(config.search.embedder, config.search.embed_max_tokens, config.search.fusion.reranker)
         _serve(config, settings, corpora, console)
     except RLClusterError as error:
         console.print(f"error: {error}", markup=False, highlight=False, soft_wrap=True)
@@ -126,7 +129,7 @@ def _serve(config: ServeConfig, settings: ServiceSettings, corpora: dict[str, st
         raise ClusterError(
             f"address={config.address}: no Ray cluster answers there; start one or leave it out."
         ) from error
-    _on_signals(interrupt)  # a head that Ray starts here sets its own, which stops no service
+    raise_on(*_SIGNALS)  # a head that Ray starts here sets its own, which stops no service
     try:
         check_address(settings.host, settings.port)
         indexes = {name: str(_absolute(folder)) for name, folder in (config.indexes or {}).items()}
@@ -144,7 +147,7 @@ def _serve(config: ServeConfig, settings: ServiceSettings, corpora: dict[str, st
         try:
             start_search(indexes, config.name, settings, route_prefix="/")
         except KeyboardInterrupt:
-            _on_signals(signal.SIG_IGN)
+            _ignore_signals()
             _stop(config, console)
             raise
         try:
@@ -155,14 +158,14 @@ def _serve(config: ServeConfig, settings: ServiceSettings, corpora: dict[str, st
         except KeyboardInterrupt:
             pass  # the usual end of a service
         finally:
-            _on_signals(signal.SIG_IGN)
+            _ignore_signals()
             _stop(config, console)
     except RayTaskError as error:
         if isinstance(error.cause, RLClusterError):
             raise error.cause from None
         raise
     finally:
-        _on_signals(signal.SIG_IGN)  # a second signal must not cut short what the first one began
+        _ignore_signals()  # a second signal must not cut short what the first one began
         ray.shutdown()
 
 
@@ -192,9 +195,9 @@ def _stop(config: ServeConfig, console: Console) -> None:
         console.print(f"Ray did not take the service down ({why}); it ends with Ray")
 
 
-def _on_signals(handler: Callable[[int, FrameType | None], Any] | signal.Handlers) -> None:
-    for number in (signal.SIGINT, signal.SIGTERM):
-        signal.signal(number, handler)
+def _ignore_signals() -> None:
+    for number in _SIGNALS:
+        signal.signal(number, signal.SIG_IGN)
 
 
 def _build(path: str, corpus: str | None, config: ServeConfig) -> BuiltIndex:

@@ -22,20 +22,28 @@ class Reranker(Protocol):
         ...
 
 
+def check_reranker(name: str) -> None:
+    """Raises ModelError where `name` is neither a folder nor a hub id, or a folder without a model."""
+    folder = Path(name)
+    if not folder.is_dir() and (name.startswith(("/", ".", "~")) or name.count("/") != 1):
+        raise ModelError(f"The re-ranker {name!r} is neither a folder nor a hub id (owner/name); correct the path.")
+    if folder.is_dir() and not (folder / "config.json").is_file():
+        raise ModelError(f"The re-ranker {name!r} has no config.json; give the folder of a model.")
+
+
 class CrossEncoderReranker:
     """A sentence-transformers cross-encoder that is loaded at its first use, once in a process, and may be called from several
     threads.
 
     `max_tokens` cuts query and text together; `device`: `cpu` or `cuda`; `commit`: of a hub's model, the newest by default. Raises
-    ModelError at once where `name` is neither a folder nor a hub id, and on first use where the model cannot be read; ConfigError on
+    ModelError at once as `check_reranker`, and on first use where the model cannot be read; ConfigError on
     first use where there is no such device.
     """
 
     def __init__(
         self, name: str, *, max_tokens: int = 256, batch_size: int = 32, device: str = "cpu", commit: str | None = None
     ):
-        if not Path(name).is_dir() and (name.startswith(("/", ".", "~")) or name.count("/") != 1):
-            raise ModelError(f"The re-ranker {name!r} is neither a folder nor a hub id (owner/name); correct the path.")
+        check_reranker(name)
         self.name = name
         self.max_tokens = max_tokens
         self.batch_size = batch_size

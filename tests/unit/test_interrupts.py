@@ -1,4 +1,4 @@
-"""Ctrl-C ends a command with the exit code that it chose."""
+"""Ctrl-C ends a command with the exit code that it chose, wherever Python is when it comes."""
 
 from __future__ import annotations
 
@@ -7,22 +7,47 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
 ROOT = Path(__file__).parents[2]
 PROGRAM = """
-import os, signal, sys
-from rl_cluster.interrupts import interrupt
-signal.signal(signal.SIGINT, interrupt)
-try:
+import os, signal, sys, time, weakref
+from rl_cluster.interrupts import raise_on
+
+class Held:
+    def __del__(self):
+        os.kill(os.getpid(), signal.SIGINT)
+
+def dropped():
+    held = Held()
+    del held
+    time.sleep(30)
+
+def in_callback():
+    class Watched: pass
+    watched = Watched()
+    kept = weakref.ref(watched, lambda _: os.kill(os.getpid(), signal.SIGINT))
+    del watched
+    while True: pass
+
+def made_from_string():
     exec("os.kill(os.getpid(), signal.SIGINT)\\nwhile True: pass")
+
+raise_on(signal.SIGINT)
+try:
+    CASE()
 except KeyboardInterrupt:
     sys.exit(130)
 """
 
 
-def test_interrupt_within_code_made_from_a_string_ends_with_the_exit_code_that_the_command_chose(
-    tmp_path: Path,
+@pytest.mark.parametrize("case", ["made_from_string", "dropped", "in_callback"])
+def test_interrupt_where_python_loses_or_remembers_it_ends_with_the_exit_code_that_the_command_chose(
+    case: str, tmp_path: Path
 ) -> None:
-    (tmp_path / "stopped_program.py").write_text(PROGRAM)
+    (tmp_path / "stopped_program.py").write_text(PROGRAM.replace("CASE", case))
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join([str(tmp_path), str(ROOT)])}
-    ended = subprocess.run([sys.executable, "-m", "stopped_program"], env=environment, timeout=60)
-    assert ended.returncode == 130
+    ended = subprocess.run(
+        [sys.executable, "-m", "stopped_program"], env=environment, timeout=20, capture_output=True, text=True
+    )
+    assert (ended.returncode, ended.stderr) == (130, "")

@@ -150,7 +150,7 @@ def test_corpus_to_serve_is_the_only_one_or_the_one_of_that_name(tmp_path: Path)
 def test_run_corpus_that_is_missing_is_refused_before_ray_starts(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr("rl_cluster.serve._on_signals", lambda handler: None)
+    monkeypatch.setattr("rl_cluster.serve.raise_on", lambda *numbers: None)
     assert run(SERVE.load(["corpora={kb: /nowhere.parquet}"])) == 2
     assert (
         capsys.readouterr().out == "error: /nowhere.parquet: there is no such file; give the path of a corpus file.\n"
@@ -193,3 +193,15 @@ def test_serve_ray_that_does_not_start_is_one_sentence(
     said = capsys.readouterr().out
     assert said.startswith("error: Ray did not start on this machine (The current node timed out during startup); ")
     assert said.count("\n") == 1
+
+
+def test_serve_reranker_that_is_no_model_is_refused_before_ray_starts(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    corpus, empty = tmp_path / "corpus.jsonl", tmp_path / "empty"
+    corpus.write_text('{"id": "a", "text": "b"}\n')
+    empty.mkdir()
+    for reranker, says in (("/nowhere/model", "is neither a folder nor a hub id"), (str(empty), "has no config.json")):
+        overrides = [f"corpora={{kb: {corpus}}}", "tools=[hybrid_search]", f"search.fusion.reranker={reranker}"]
+        assert run(SERVE.load(overrides)) == 2
+        assert capsys.readouterr().out.startswith(f"error: The re-ranker {reranker!r} {says}")

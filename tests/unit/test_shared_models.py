@@ -91,6 +91,7 @@ def test_shared_model_is_another_where_the_files_or_the_device_are(tmp_path: Pat
 
 
 def test_rerankers_of_one_name_share_their_model(tmp_path: Path) -> None:
+    (tmp_path / "config.json").write_text("{}")
     first, second = CrossEncoderReranker(str(tmp_path)), CrossEncoderReranker(str(tmp_path))
     assert first._shared is second._shared
     assert CrossEncoderReranker(str(tmp_path), max_tokens=64)._shared is not first._shared
