@@ -79,6 +79,7 @@ def test_hybrid_search_joins_both_tools_and_leaves_excluded_out(tmp_path) -> Non
 
 
 def test_hybrid_search_reranker_orders_the_first_results(tmp_path) -> None:
+    (tmp_path / "config.json").write_text("{}")
     settings = IndexSettings(fusion=FusionSettings(reranker=str(tmp_path), rerank_depth=3))
     SearchIndex.build(Corpus.from_documents("kb", DOCS), settings, tmp_path / "i", embedder=LengthEmbedder())
     index = SearchIndex.open(tmp_path / "i", embedder=LengthEmbedder(), reranker=LongestFirst())
@@ -94,6 +95,9 @@ def test_hybrid_search_reranker_orders_the_first_results(tmp_path) -> None:
 def test_cross_encoder_missing_model_is_refused(tmp_path) -> None:
     with pytest.raises(ModelError, match="neither a folder nor a hub id"):
         CrossEncoderReranker("/no/such/folder")
+    with pytest.raises(ModelError, match="has no config.json"):
+        CrossEncoderReranker(str(tmp_path))
+    (tmp_path / "config.json").write_text("{}")
     with pytest.raises(ModelError, match="cannot be loaded"):
         CrossEncoderReranker(str(tmp_path)).scores("a", ["b"])
 
