@@ -95,7 +95,7 @@ def test_hybrid_search_reranker_orders_the_first_results(tmp_path) -> None:
 def test_cross_encoder_missing_model_is_refused(tmp_path) -> None:
     with pytest.raises(ModelError, match="neither a folder nor a hub id"):
         CrossEncoderReranker("/no/such/folder")
-    with pytest.raises(ModelError, match="has no config.json"):
+    with pytest.raises(ModelError, match=r"has no config\.json"):
         CrossEncoderReranker(str(tmp_path))
     (tmp_path / "config.json").write_text("{}")
     with pytest.raises(ModelError, match="cannot be loaded"):
