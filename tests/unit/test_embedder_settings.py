@@ -117,7 +117,7 @@ def test_models_on_a_gpu_that_is_not_there_are_refused(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match=r"search\.device=cuda: torch .* finds no GPU"):
         SentenceEmbedder(device="cuda").encode(["x"])
     with pytest.raises(ConfigError, match=r"search\.device=cuda"):
-        CrossEncoderReranker(str(tmp_path), device="cuda").scores("a", ["b"])
+        CrossEncoderReranker("owner/name", device="cuda").scores("a", ["b"])
     with pytest.raises(ConfigError, match=r"search\.device=cuda"):
         SearchIndex.build(CORPUS, IndexSettings(), tmp_path / "i", devices=Devices("cuda"))
 
