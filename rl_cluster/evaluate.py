@@ -431,16 +431,19 @@ def _connect(config: EvaluateConfig) -> None:
     """To the cluster that RAY_ADDRESS names, otherwise to one that is started here and ends with this process."""
     import ray
 
+    from actors.own_ray import start_own_ray
+
     if ray.is_initialized():
         return
+    quiet: dict[str, Any] = {"log_to_driver": False, "logging_level": logging.WARNING}
     address = os.environ.get("RAY_ADDRESS", "local")
-    options: dict[str, Any] = {}
     if address == "local":
-        options = {"include_dashboard": False}
         if config.cluster.object_store_gib:
-            options["object_store_memory"] = int(config.cluster.object_store_gib * (1 << 30))
+            quiet["object_store_memory"] = int(config.cluster.object_store_gib * (1 << 30))
+        start_own_ray(lambda said: print(said, flush=True), **quiet)
+        return
     try:
-        ray.init(address=address, log_to_driver=False, logging_level=logging.WARNING, **options)
+        ray.init(address=address, **quiet)
     except (ConnectionError, TimeoutError, RuntimeError, ValueError) as error:
         raise ClusterError(
             f"No Ray cluster answers at RAY_ADDRESS={address}; start it, or unset the variable to run on this machine."

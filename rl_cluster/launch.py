@@ -54,6 +54,10 @@ HEAD_ENVIRONMENT = {
 }
 
 
+class _HeadEnded(ClusterError):
+    """A head that ended before it answered."""
+
+
 def launch(overrides: Sequence[str]) -> int:
     """Checks the settings, then submits and follows; returns the job's exit code. Raises ClusterError."""
     from rl_cluster.composition import load_config
@@ -201,8 +205,17 @@ def _stop_job(client: Any, job: str) -> None:
 
 
 def _start_head(object_store_gib: float | None) -> subprocess.Popen[bytes]:
-    """A head in the foreground of its own session, so that ending it ends nothing else that Ray runs here."""
+    """A head that answers; tried once more where it ends by itself, see `actors/own_ray.py`."""
     _check_dashboard_port()
+    try:
+        return _try_head(object_store_gib)
+    except _HeadEnded as error:
+        print(f"{error.args[0].partition(':')[0]}; trying once more", flush=True)
+        return _try_head(object_store_gib)
+
+
+def _try_head(object_store_gib: float | None) -> subprocess.Popen[bytes]:
+    """A head in the foreground of its own session, so that ending it ends nothing else that Ray runs here."""
     arguments = ["--head", "--block", "--port", str(_free_port()), "--disable-usage-stats"]
     arguments += ["--node-ip-address", "127.0.0.1", "--dashboard-host", "127.0.0.1"]
     arguments += ["--dashboard-port", str(DASHBOARD_PORT)]
@@ -225,7 +238,9 @@ def _start_head(object_store_gib: float | None) -> subprocess.Popen[bytes]:
     try:
         deadline = time.monotonic() + START_TIMEOUT_S
         while not _answers(f"http://127.0.0.1:{DASHBOARD_PORT}"):
-            if head.poll() is not None or time.monotonic() > deadline:
+            if head.poll() is not None:
+                raise _HeadEnded(f"A local Ray head did not start: {_last_line(log)} (all of it: {log}).")
+            if time.monotonic() > deadline:
                 raise ClusterError(
                     f"A local Ray head did not come up within {START_TIMEOUT_S:.0f} s: {_last_line(log)} (all of it: {log})."
                 )

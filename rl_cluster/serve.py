@@ -12,7 +12,7 @@ import signal
 import sys
 import threading
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import hydra
 from omegaconf import DictConfig
@@ -110,25 +110,23 @@ def _serve(config: ServeConfig, settings: ServiceSettings, corpora: dict[str, st
     import ray
     from ray.exceptions import RayTaskError
 
+    from actors.own_ray import start_own_ray
     from actors.search_service import check_address, start_search
     from rl_cluster.retrieval.manifest import read_manifest
     from rl_cluster.retrieval.recall import recall_warning
 
     # Whoever serves wants the whole machine: Ray would let its workers yield to everything else on it.
     os.environ.setdefault("RAY_worker_niceness", "0")
-    try:
-        ray.init(
-            address=config.address or "local", include_dashboard=False, log_to_driver=False, logging_level=logging.ERROR
-        )
-    except Exception as error:  # Ray raises its bare class where a node of its own does not come up in time
-        if config.address is None:
-            said = str(error).partition("\n")[0].rstrip(".")
+    quiet: dict[str, Any] = {"log_to_driver": False, "logging_level": logging.ERROR}
+    if config.address is None:
+        start_own_ray(lambda said: console.print(said, markup=False, highlight=False, soft_wrap=True), **quiet)
+    else:
+        try:
+            ray.init(address=config.address, **quiet)
+        except Exception as error:  # Ray's client raises many kinds
             raise ClusterError(
-                f"Ray did not start on this machine ({said}); let it come to rest and try again."
+                f"address={config.address}: no Ray cluster answers there; start one or leave it out."
             ) from error
-        raise ClusterError(
-            f"address={config.address}: no Ray cluster answers there; start one or leave it out."
-        ) from error
     raise_on(*_SIGNALS)  # a head that Ray starts here sets its own, which stops no service
     try:
         check_address(settings.host, settings.port)

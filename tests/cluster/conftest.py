@@ -8,6 +8,8 @@ from pathlib import Path
 
 import pytest
 
+from actors.own_ray import start_own_ray
+
 ROOT = Path(__file__).resolve().parents[2]
 
 
@@ -16,11 +18,10 @@ def ray_cluster() -> Iterator[None]:
     import ray
 
     os.environ["RAY_worker_niceness"] = "0"  # noqa: SIM112, Ray reads it in this spelling
-    ray.init(
-        address="local",
+    start_own_ray(
+        print,
         num_cpus=4,
         object_store_memory=300 << 20,
-        include_dashboard=False,
         log_to_driver=False,
         runtime_env={"env_vars": {"PYTHONPATH": str(ROOT)}},
     )

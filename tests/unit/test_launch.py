@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import socket
 from collections.abc import AsyncIterator
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
@@ -180,3 +181,19 @@ def test_start_head_dashboard_port_in_use_is_refused_before_anything_starts(monk
         with pytest.raises(ClusterError, match=rf"^Port {port} of this machine.*Address already in use.*; stop the"):
             launch._start_head(None)
     assert not started
+
+
+def test_start_head_that_ends_by_itself_is_tried_once_more(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    tries = tmp_path / "tries"
+    (tmp_path / "ray").write_text(f"#!/bin/sh\necho tried >> {tries}\necho raylet died\nexit 1\n")
+    (tmp_path / "ray").chmod(0o755)
+    monkeypatch.setattr("sys.executable", str(tmp_path / "python"))
+    with socket.create_server(("127.0.0.1", 0)) as free:
+        port = free.getsockname()[1]
+    monkeypatch.setattr(launch, "DASHBOARD_PORT", port)
+    with pytest.raises(ClusterError, match=r"^A local Ray head did not start: raylet died \(all of it: .*\)\.$"):
+        launch._start_head(None)
+    assert tries.read_text() == "tried\n" * 2
+    assert capsys.readouterr().out == "A local Ray head did not start; trying once more\n"

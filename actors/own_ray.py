@@ -1,0 +1,38 @@
+"""A Ray that a command starts on this machine for itself, and that ends with it.
+
+Ray gives its own helpers some twenty seconds to come up, which no setting of it changes, and where they need longer, on a machine
+under load or with a cold disk, its node ends. By then what they read is in memory, so that a second try comes up.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import psutil
+import ray
+
+from rl_cluster.errors import ClusterError
+
+
+def start_own_ray(say: Callable[[str], None], **settings: Any) -> None:
+    """`ray.init(**settings)` of a new cluster; `say` is told where it is tried a second time.
+
+    Raises ClusterError where that does not start either. Processes that the first try left are ended.
+    """
+    before = set(psutil.Process().children(recursive=True))
+    try:
+        _start(settings)
+    except ClusterError as error:
+        say(f"{error.args[0].partition(';')[0]}; trying once more")
+        for process in set(psutil.Process().children(recursive=True)) - before:
+            process.kill()
+        _start(settings)
+
+
+def _start(settings: dict[str, Any]) -> None:
+    try:
+        ray.init(address="local", include_dashboard=False, **settings)
+    except Exception as error:  # Ray raises its bare class where its node does not come up in time
+        said = str(error).partition("\n")[0].rstrip(".")
+        raise ClusterError(f"Ray did not start on this machine ({said}); let it come to rest and try again.") from error

@@ -1,0 +1,41 @@
+"""A Ray of a command's own is tried once more where it does not come up in time."""
+
+from __future__ import annotations
+
+import subprocess
+
+import pytest
+
+from actors.own_ray import start_own_ray
+from rl_cluster.errors import ClusterError
+
+
+def test_start_own_ray_first_try_fails_leaves_no_process_and_the_second_counts(monkeypatch: pytest.MonkeyPatch) -> None:
+    before = subprocess.Popen(["sleep", "60"])
+    left: list[subprocess.Popen[bytes]] = []
+
+    def start(**settings: object) -> None:
+        assert settings == {"address": "local", "include_dashboard": False, "num_cpus": 1}
+        if not left:
+            left.append(subprocess.Popen(["sleep", "60"]))
+            raise Exception("The node timed out.\nMore of it.")
+
+    monkeypatch.setattr("ray.init", start)
+    said: list[str] = []
+    try:
+        start_own_ray(said.append, num_cpus=1)
+        assert said == ["Ray did not start on this machine (The node timed out); trying once more"]
+        assert left[0].wait(timeout=10) == -9
+        assert before.poll() is None
+    finally:
+        before.kill()
+        before.wait()
+
+
+def test_start_own_ray_that_never_starts_is_one_sentence(monkeypatch: pytest.MonkeyPatch) -> None:
+    def start(**settings: object) -> None:
+        raise RuntimeError("No disk.")
+
+    monkeypatch.setattr("ray.init", start)
+    with pytest.raises(ClusterError, match=r"^Ray did not start on this machine \(No disk\); let it come to rest"):
+        start_own_ray(lambda said: None)
