@@ -6,33 +6,45 @@ under load or with a cold disk, its node ends. By then what they read is in memo
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Callable
 from typing import Any
 
 import psutil
 import ray
 
-from rl_cluster.errors import ClusterError
+from rl_cluster.errors import ClusterError, first_line
+
+
+class _RayDidNotStartError(ClusterError):
+    """The machine, not what was asked for, kept Ray from starting."""
 
 
 def start_own_ray(say: Callable[[str], None], **settings: Any) -> None:
     """`ray.init(**settings)` of a new cluster; `say` is told where it is tried a second time.
 
-    Raises ClusterError where that does not start either. Processes that the first try left are ended.
+    Raises ClusterError where that does not start either, and at once where Ray refuses a setting. Processes that the first try left
+    are ended.
     """
     before = set(psutil.Process().children(recursive=True))
     try:
         _start(settings)
-    except ClusterError as error:
+    except _RayDidNotStartError as error:
         say(f"{error.args[0].partition(';')[0]}; trying once more")
         for process in set(psutil.Process().children(recursive=True)) - before:
-            process.kill()
+            with contextlib.suppress(psutil.NoSuchProcess):  # it ended with its parent
+                process.kill()
         _start(settings)
 
 
 def _start(settings: dict[str, Any]) -> None:
     try:
         ray.init(address="local", include_dashboard=False, **settings)
+    except ValueError as error:
+        raise ClusterError(
+            f"Ray refuses to start on this machine: {first_line(error)}; correct the setting."
+        ) from error
     except Exception as error:  # Ray raises its bare class where its node does not come up in time
-        said = str(error).partition("\n")[0].rstrip(".")
-        raise ClusterError(f"Ray did not start on this machine ({said}); let it come to rest and try again.") from error
+        raise _RayDidNotStartError(
+            f"Ray did not start on this machine ({first_line(error)}); let it come to rest and try again."
+        ) from error

@@ -32,6 +32,7 @@ from rl_cluster.errors import (
     SearchRequestError,
     ToolTimeoutError,
     ToolUnavailableError,
+    first_line,
 )
 from rl_cluster.retrieval.conditions import check_conditions
 from rl_cluster.service.coalescer import Coalescer
@@ -138,7 +139,7 @@ class ServeSearchClient:
             ) from error
         except (RayServeException, RayError) as error:
             raise ToolUnavailableError(
-                f"{deployment} of the search service is not available: {_first_line(error)}"
+                f"{deployment} of the search service is not available: {first_line(error)}."
             ) from error
 
     async def swap(self, name: str, folder: str) -> IndexDescription:
@@ -156,7 +157,7 @@ class ServeSearchClient:
         except TimeoutError as error:
             raise DeadlineError(f"The swap of {name!r} did not end within {SWAP_TIMEOUT_S:.0f} s.") from error
         except (ValueError, RayError) as error:
-            raise ToolUnavailableError(f"The search service is not available: {_first_line(error)}") from error
+            raise ToolUnavailableError(f"The search service is not available: {first_line(error)}.") from error
         return next(found for found in await self.indexes() if found.name == name)
 
     async def _ask(self, tool: str, request: Request) -> SearchAnswer | DocumentAnswer:
@@ -215,9 +216,9 @@ class ServeSearchClient:
                 return await within(deadline - time.time(), self._handle(deployment).answer.remote(requests))
             except (RayServeException, RayError) as error:
                 if not (is_loss(error) or isinstance(error, ReplicaUnavailableError)):
-                    raise ToolUnavailableError(f"{deployment} is not available: {_first_line(error)}") from error
+                    raise ToolUnavailableError(f"{deployment} is not available: {first_line(error)}.") from error
                 if time.time() + _RETRY_PAUSE_S >= deadline:
-                    raise ToolUnavailableError(f"{deployment} lost its replica: {_first_line(error)}") from error
+                    raise ToolUnavailableError(f"{deployment} lost its replica: {first_line(error)}.") from error
                 await asyncio.sleep(_RETRY_PAUSE_S)
 
     def _handle(self, deployment: str) -> DeploymentHandle:
@@ -263,7 +264,3 @@ def _check_types(request: Request, **texts: Any) -> None:
     number = request.k if isinstance(request, SearchRequest) else request.part
     if not isinstance(number, int) or isinstance(number, bool) or abs(number) > 1 << 31:
         raise SearchRequestError(f"The number asked for is {repr(number)[:80]}; give a whole one of usual size.")
-
-
-def _first_line(error: Exception) -> str:
-    return next(iter(str(error).splitlines()), type(error).__name__)[:300]

@@ -17,7 +17,7 @@ from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
 from rl_cluster.config import validate
-from rl_cluster.errors import ConfigError
+from rl_cluster.errors import ConfigError, first_line
 
 _Checked = TypeVar("_Checked")
 
@@ -46,7 +46,7 @@ class Application(Generic[_Checked]):
             if isinstance(error, ConfigError):
                 raise
             raise ConfigError(
-                f"The command line {' '.join(overrides)!r} cannot be composed: {_first_line(error)}."
+                f"The command line {' '.join(overrides)!r} cannot be composed: {first_line(error)}."
             ) from error
 
     def checked(self, settings: DictConfig) -> _Checked:
@@ -57,7 +57,7 @@ class Application(Generic[_Checked]):
                 raise ConfigError(f"{missing[0]} is not set; add {missing[0]}=... to the command line.")
             plain = OmegaConf.to_container(settings, resolve=True)
         except OmegaConfBaseException as error:
-            raise ConfigError(f"The configuration cannot be resolved: {_first_line(error)}.") from error
+            raise ConfigError(f"The configuration cannot be resolved: {first_line(error)}.") from error
         assert isinstance(plain, dict)
         return self.check({str(key): value for key, value in plain.items() if key != "hydra"})
 
@@ -118,10 +118,6 @@ def _unknown_setting(application: Application[Any], name: str, overrides: Sequen
 
 def _last_name(dotted: str) -> str:
     return dotted.rpartition(".")[2]
-
-
-def _first_line(error: Exception) -> str:
-    return str(error).splitlines()[0].rstrip(".")
 
 
 def _dotted(value: object, prefix: str = "") -> list[str]:

@@ -9,6 +9,12 @@ from __future__ import annotations
 from enum import StrEnum
 
 
+def first_line(error: BaseException) -> str:
+    """What an error of others says, for a sentence of ours: its first line without the full stop, otherwise its type."""
+    lines = str(error).splitlines()
+    return lines[0].rstrip(".")[:1000] if lines else type(error).__name__
+
+
 class RLClusterError(Exception):
     """Root of all errors that this project raises on purpose."""
 

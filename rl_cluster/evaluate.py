@@ -435,15 +435,15 @@ def _connect(config: EvaluateConfig) -> None:
 
     if ray.is_initialized():
         return
-    quiet: dict[str, Any] = {"log_to_driver": False, "logging_level": logging.WARNING}
+    options: dict[str, Any] = {"log_to_driver": False, "logging_level": logging.WARNING}
     address = os.environ.get("RAY_ADDRESS", "local")
     if address == "local":
         if config.cluster.object_store_gib:
-            quiet["object_store_memory"] = int(config.cluster.object_store_gib * (1 << 30))
-        start_own_ray(lambda said: print(said, flush=True), **quiet)
+            options["object_store_memory"] = int(config.cluster.object_store_gib * (1 << 30))
+        start_own_ray(lambda said: print(said, flush=True), **options)
         return
     try:
-        ray.init(address=address, **quiet)
+        ray.init(address=address, **options)
     except (ConnectionError, TimeoutError, RuntimeError, ValueError) as error:
         raise ClusterError(
             f"No Ray cluster answers at RAY_ADDRESS={address}; start it, or unset the variable to run on this machine."

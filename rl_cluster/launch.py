@@ -26,7 +26,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from rl_cluster.errors import ClusterError, RLClusterError
+from rl_cluster.errors import ClusterError, RLClusterError, first_line
 from rl_cluster.interrupts import raise_on
 
 DASHBOARD_PORT = 8265
@@ -86,7 +86,7 @@ def _submit(address: str, overrides: Sequence[str], run_name: str) -> int:
     try:
         client = JobSubmissionClient(address)
     except (RuntimeError, OSError) as error:
-        raise ClusterError(f"No Ray cluster takes jobs at {address}: {_first_line(error)}.") from error
+        raise ClusterError(f"No Ray cluster takes jobs at {address}: {first_line(error)}.") from error
     entrypoint = shlex.join(["python", "-m", "rl_cluster.train", *overrides])
     environment = json.dumps({"env_vars": JOB_ENVIRONMENT})
     command = ["ray", "job", "submit", "--address", address, "--working-dir", ".", "--runtime-env-json", environment]
@@ -133,7 +133,7 @@ def _submit_job(client: Any, job: str, entrypoint: str) -> None:
             return
         except (RuntimeError, OSError) as error:
             if "No available agent" not in str(error) or time.monotonic() > deadline:
-                raise ClusterError(f"The cluster did not take the job: {_first_line(error)}.") from error
+                raise ClusterError(f"The cluster did not take the job: {first_line(error)}.") from error
             time.sleep(POLL_S)
 
 
@@ -169,7 +169,7 @@ async def _follow(client: Any, job: str, log: _Log) -> Any:
             lost_since = lost_since or now
             if now - lost_since >= LOST_TIMEOUT_S:
                 raise ClusterError(
-                    f"The cluster gave no answer about job {job} for {LOST_TIMEOUT_S:.0f} s ({_first_line(error)}); the job may still run: "
+                    f"The cluster gave no answer about job {job} for {LOST_TIMEOUT_S:.0f} s ({first_line(error)}); the job may still run: "
                     f"see `ray job status {job}`."
                 ) from error
         else:
@@ -195,7 +195,7 @@ def _stop_job(client: Any, job: str) -> None:
                 return
             client.stop_job(job)
         except (RuntimeError, OSError) as error:
-            said = _first_line(error)
+            said = first_line(error)
             if "does not exist" in said and time.monotonic() - started >= APPEAR_TIMEOUT_S:
                 return
         time.sleep(POLL_S)
@@ -276,11 +276,6 @@ def _stop_head(head: subprocess.Popen[bytes]) -> None:
 def _last_line(log: Path) -> str:
     lines = [line.strip() for line in log.read_text(errors="replace").splitlines() if line.strip()]
     return lines[-1] if lines else "it printed nothing"
-
-
-def _first_line(error: Exception) -> str:
-    lines = str(error).splitlines()
-    return lines[0].rstrip(".") if lines else type(error).__name__
 
 
 def _answers(address: str) -> bool:

@@ -123,7 +123,7 @@ def _serve(config: ServeConfig, settings: ServiceSettings, corpora: dict[str, st
     else:
         try:
             ray.init(address=config.address, **quiet)
-        except Exception as error:  # Ray's client raises many kinds
+        except (ConnectionError, TimeoutError, RuntimeError, ValueError) as error:
             raise ClusterError(
                 f"address={config.address}: no Ray cluster answers there; start one or leave it out."
             ) from error

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import subprocess
 
+import psutil
 import pytest
 
 from actors.own_ray import start_own_ray
@@ -39,3 +40,35 @@ def test_start_own_ray_that_never_starts_is_one_sentence(monkeypatch: pytest.Mon
     monkeypatch.setattr("ray.init", start)
     with pytest.raises(ClusterError, match=r"^Ray did not start on this machine \(No disk\); let it come to rest"):
         start_own_ray(lambda said: None)
+
+
+def test_start_own_ray_setting_that_ray_refuses_is_not_tried_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    def start(**settings: object) -> None:
+        raise ValueError("The object store is larger than the memory.")
+
+    monkeypatch.setattr("ray.init", start)
+    said: list[str] = []
+    with pytest.raises(ClusterError, match=r"^Ray refuses to start on this machine: The object store is larger"):
+        start_own_ray(said.append)
+    assert said == []
+
+
+def test_start_own_ray_process_that_ended_meanwhile_does_not_keep_the_second_try(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    tries: list[object] = []
+
+    def start(**settings: object) -> None:
+        tries.append(settings)
+        if len(tries) == 1:
+            raise Exception("late")
+
+    class Gone:
+        def kill(self) -> None:
+            raise psutil.NoSuchProcess(1)
+
+    found = iter([[], [Gone()]])
+    monkeypatch.setattr("ray.init", start)
+    monkeypatch.setattr(psutil.Process, "children", lambda self, recursive: next(found))
+    start_own_ray(lambda said: None)
+    assert len(tries) == 2
