@@ -11,6 +11,7 @@ import os
 import signal
 import sys
 import threading
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -30,6 +31,7 @@ if TYPE_CHECKING:
     from actors.index_builder import BuiltIndex
 
 _STOP_S = 10.0
+_INTERRUPTED = 130
 _SIGNALS = (signal.SIGINT, signal.SIGTERM)
 SERVE = Application("serve", "rl_cluster.serve", check_serve)
 
@@ -63,7 +65,7 @@ def run(config: ServeConfig) -> int:
         return 2
     except KeyboardInterrupt:
         console.print("interrupted")
-        return 130
+        return _INTERRUPTED
     return 0
 
 
@@ -146,7 +148,7 @@ def _serve(config: ServeConfig, settings: ServiceSettings, corpora: dict[str, st
             start_search(indexes, config.name, settings, route_prefix="/")
         except KeyboardInterrupt:
             _ignore_signals()
-            _stop(config, console)
+            _stop(config, console, _INTERRUPTED)
             raise
         try:
             address = http_address(settings.host, settings.port)
@@ -157,7 +159,7 @@ def _serve(config: ServeConfig, settings: ServiceSettings, corpora: dict[str, st
             pass  # the usual end of a service
         finally:
             _ignore_signals()
-            _stop(config, console)
+            _stop(config, console, 0)
     except RayTaskError as error:
         if isinstance(error.cause, RLClusterError):
             raise error.cause from None
@@ -167,30 +169,27 @@ def _serve(config: ServeConfig, settings: ServiceSettings, corpora: dict[str, st
         ray.shutdown()
 
 
-def _stop(config: ServeConfig, console: Console) -> None:
-    """Takes the service down. On a cluster of others it is waited for. A Ray of its own ends next, and may have ended already by a
-    signal to all processes at once, as a manager of services sends it: its client would look for it for a minute."""
-    from ray.exceptions import RayError
-
+def _stop(config: ServeConfig, console: Console, code: int) -> None:
+    """Takes the service down. On a cluster of others it is waited for. A Ray of its own may have ended already by a signal to all
+    processes at once, as a manager of services sends it: its client would look for it for a minute. Then the process ends here, with
+    `code`.
+    """
+    from actors.own_ray import leave_own_ray
     from actors.search_service import stop_search
 
     if config.address is not None:
         stop_search(config.name)
         return
-    failed: list[RayError] = []
-
-    def stop() -> None:
-        try:
-            stop_search(config.name)
-        except RayError as error:
-            failed.append(error)
-
-    stopping = threading.Thread(target=stop, daemon=True)
-    stopping.start()
-    stopping.join(_STOP_S)
-    if failed or stopping.is_alive():
-        why = type(failed[0]).__name__ if failed else f"no answer in {_STOP_S:.0f} s"
+    stopping = ThreadPoolExecutor(1)
+    try:
+        failed = stopping.submit(stop_search, config.name).exception(_STOP_S)
+        why = failed and type(failed).__name__
+    except TimeoutError:
+        why = f"no answer in {_STOP_S:.0f} s"
+    if why:
         console.print(f"Ray did not take the service down ({why}); it ends with Ray")
+        leave_own_ray(code)
+    stopping.shutdown()
 
 
 def _ignore_signals() -> None:

@@ -56,7 +56,7 @@ def test_serve_signal_while_an_index_is_built_ends_it_at_once(tmp_path: Path, nu
     texts = (f"pump {i} of line {i} " * 20 for i in range(DOCUMENTS))
     with serving(tmp_path, texts, "vector_search", "building or opening") as (process, log):
         process.send_signal(number)
-        assert process.wait(30) == 130
+        assert process.wait(30) == 130, log.read_text()
         assert log.read_text().splitlines()[-1] == "interrupted"
 
 
@@ -64,5 +64,5 @@ def test_serve_signal_to_all_its_processes_at_once_ends_it_within_seconds(tmp_pa
     """As a manager of services sends it; asked for anything, Ray's client would look for the ended Ray for a minute."""
     with serving(tmp_path, (f"pump {i}" for i in range(20)), "bm25_search", "serving kb at") as (process, log):
         os.killpg(process.pid, signal.SIGTERM)
-        assert process.wait(45) == 0
+        assert process.wait(45) == 0, log.read_text()
         assert "Traceback" not in log.read_text()

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
+import sys
+from pathlib import Path
 
 import psutil
 import pytest
@@ -72,3 +75,28 @@ def test_start_own_ray_process_that_ended_meanwhile_does_not_keep_the_second_try
     monkeypatch.setattr(psutil.Process, "children", lambda self, recursive: next(found))
     start_own_ray(lambda said: None)
     assert len(tries) == 2
+
+
+def test_leave_own_ray_child_that_ignores_sigterm_is_ended_and_no_thread_or_exit_hook_is_waited_for(
+    tmp_path: Path,
+) -> None:
+    stubborn = "import signal, time; signal.signal(signal.SIGTERM, signal.SIG_IGN); print('ready', flush=True); time.sleep(600)"
+    program = tmp_path / "program.py"
+    program.write_text(
+        "import atexit, subprocess, sys, threading\n"
+        "from actors import own_ray\n"
+        "own_ray._END_S = 0.2\n"
+        f"child = subprocess.Popen([sys.executable, '-c', {stubborn!r}], stdout=subprocess.PIPE)\n"
+        "child.stdout.readline()\n"
+        "threading.Thread(target=threading.Event().wait).start()\n"
+        "atexit.register(print, 'asked Ray')\n"
+        "print(child.pid)\n"
+        "own_ray.leave_own_ray(7)\n"
+    )
+    ended = subprocess.run(
+        [sys.executable, program], capture_output=True, text=True, timeout=60, env=os.environ | {"PYTHONPATH": "."}
+    )
+    assert ended.returncode == 7, ended.stderr
+    assert "asked Ray" not in ended.stdout
+    child = int(ended.stdout)  # who has nobody to reap it stays in the list
+    assert not psutil.pid_exists(child) or psutil.Process(child).status() == psutil.STATUS_ZOMBIE
