@@ -31,6 +31,7 @@ from rl_cluster.errors import (
     Outcome,
     SupersededError,
     WeightSyncError,
+    first_line,
 )
 from rl_cluster.scheduling.worker_health import HealthPolicy, WorkerHealth, WorkerState
 
@@ -137,7 +138,7 @@ class RolloutPool:
         if isinstance(error, TimeoutError) and not isinstance(error, RayError):
             return f"a group took over {self._group_deadline_s:.0f} s"
         if is_loss(error) or isinstance(error, EngineError | TimeoutError):
-            return first_line(error)
+            return _without_traceback(error)
         raise error
 
     @property
@@ -195,7 +196,7 @@ class RolloutPool:
             for task in waiting:
                 task.cancel()
             errors = [error for task in done if (error := task.exception()) is not None]
-            await self._lost(worker, incarnation, first_line(errors[0]) if errors else worker.health.reason)
+            await self._lost(worker, incarnation, _without_traceback(errors[0]) if errors else worker.health.reason)
             if not await self._replace(worker):
                 return
 
@@ -245,7 +246,7 @@ class RolloutPool:
         try:
             await self._start(worker)
         except (RayError, DeadlineError, EngineError, WeightSyncError) as error:
-            await self._lost(worker, worker.health.incarnation, first_line(error))
+            await self._lost(worker, worker.health.incarnation, _without_traceback(error))
             return await self._replace(worker)
         async with self.changed:
             self.changed.notify_all()
@@ -292,11 +293,9 @@ class RolloutPool:
             ray.kill(actor, no_restart=True)
 
 
-def first_line(error: BaseException) -> str:
+def _without_traceback(error: BaseException) -> str:
     """What went wrong, without Ray's account of where."""
-    cause = getattr(error, "cause", None) or error
-    lines = str(cause).splitlines()
-    return lines[0] if lines else type(cause).__name__
+    return first_line(getattr(error, "cause", None) or error)
 
 
 def _lost_episode(group_id: str, task: Task, index_id: str) -> Trajectory:

@@ -164,10 +164,12 @@ class ServeSearchClient:
         now = time.time()
         if request.deadline > now + self.limits.timeout_s:
             request = replace(request, deadline=now + self.limits.timeout_s)
+        if request.deadline <= now:
+            raise ToolTimeoutError(f"{tool} was not asked: the deadline of the request had passed before.")
         try:
             reply = await within(request.deadline - now, self._line(tool).submit(request))
         except TimeoutError as error:
-            raise ToolTimeoutError(f"{tool} did not answer within {max(0.0, request.deadline - now):.1f} s.") from error
+            raise ToolTimeoutError(f"{tool} did not answer within {request.deadline - now:.2g} s.") from error
         if isinstance(reply, RLClusterError):
             raise reply
         return reply

@@ -187,7 +187,7 @@ class HttpSearchClient:
                         await asyncio.sleep(pause)
                         pause *= 2
         except TimeoutError as error:
-            raise ToolTimeoutError(f"{url} did not answer within {settings.timeout_s:.0f} s.") from error
+            raise ToolTimeoutError(f"{url} did not answer within {settings.timeout_s:g} s.") from error
         raise AssertionError
 
     async def _send(self, method: str, url: str, body: dict[str, Any] | None) -> tuple[int, float | None, bytes]:

@@ -76,7 +76,7 @@ def test_run_group_worker_that_is_gone_is_lost_and_another_plays(error: Exceptio
     pool, played, said = play_one_group(error)
     assert played == ["played"]
     assert [worker.health.state for worker in pool.workers] == [WorkerState.DEAD, WorkerState.HEALTHY]
-    assert said == [f"worker-0 is lost: {str(error).splitlines()[0]}"]
+    assert said == [f"worker-0 is lost: {str(error).splitlines()[0].removesuffix('.')}"]
     assert pool.under_way == 0
 
 

@@ -97,3 +97,11 @@ def test_search_index_replica_that_answers_too_late_is_a_typed_timeout() -> None
     with pytest.raises(ToolTimeoutError, match=r"bm25_search did not answer within 0\.1 s"):
         ask(replica, lambda client: client.search_index(request))
     assert len(replica.requests) == 1
+
+
+def test_search_index_deadline_that_has_passed_asks_no_replica_and_says_so() -> None:
+    replica = Replica()
+    request = SearchRequest("bm25_search", "pump", 1, deadline=time.time() - 1.0)
+    with pytest.raises(ToolTimeoutError, match="bm25_search was not asked: the deadline of the request had passed"):
+        ask(replica, lambda client: client.search_index(request))
+    assert replica.requests == []
