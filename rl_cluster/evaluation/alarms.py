@@ -139,8 +139,8 @@ def flat_metric_alarm(
     """A sentence when the training reward rose and the external metric did not, else None.
 
     rewards: (step, mean reward); validations: `step`, `mean`, `low`, `high`. The first and last third of the rewards since the
-    first validation are compared; the metric is flat where its last mean is no higher than the upper bound of its first.
-    Needs three validations and six steps.
+    first validation are compared; the metric is flat where its last mean is no higher than the upper bound of its first, and where
+    it has so many questions that a rise like the reward's would have passed that bound. Needs three validations and six steps.
     """
     limits = limits or AlarmLimits()
     if len(validations) < 3:
@@ -152,7 +152,8 @@ def flat_metric_alarm(
         return None
     rise = sum(values[-third:]) / third - sum(values[:third]) / third
     upper = first["mean"] if first["high"] is None else first["high"]
-    if rise <= limits.rise or last["mean"] > upper:
+    could_tell = first["mean"] + rise > upper
+    if rise <= limits.rise or not could_tell or last["mean"] > upper:
         return None
     return f"the reward rose by {rise:.2f} while {metric} went from {first['mean']:.3f} to {last['mean']:.3f}"
 

@@ -126,6 +126,15 @@ def test_flat_metric_alarm_reward_up_alone_raises_and_both_up_does_not() -> None
     assert flat_metric_alarm(rising, validations(0.3, 0.3), "recall@10") is None
 
 
+def test_flat_metric_alarm_too_few_questions_to_tell_says_nothing() -> None:
+    rising = [(float(step), 0.02 * step) for step in range(1, 21)]  # by 0.28 from the first third to the last
+    for half_width, said in ((0.27, True), (0.29, False)):
+        few = [
+            {**v, "low": v["mean"] - half_width, "high": v["mean"] + half_width} for v in validations(0.3, 0.31, 0.42)
+        ]
+        assert (flat_metric_alarm(rising, few, "recall@10") is not None) == said
+
+
 def constant(task: Task, trajectory: Trajectory) -> float:
     return 0.25
 

@@ -147,7 +147,7 @@ def test_report_shows_the_alarms_of_collapsed_groups_in_every_file(tmp_path: Pat
     stage = AlarmStage("recall@10", report, RunTracker(report.config, tmp_path), EventLog())
     stage.after_step({"g": [collapsed, collapsed]}, 7)
     for step, mean in ((0, 0.30), (10, 0.31), (20, 0.29)):
-        report.add_validation(step, [mean - 0.05, mean, mean + 0.05])
+        report.add_validation(step, [mean - 0.05, mean, mean + 0.05] * 8)
     history = [{"step": float(s), "rollout/reward/mean": 0.02 * s, "staleness/age_max": 0.0} for s in range(1, 21)]
     stage.after_validation(history, 20)
     paths = report.finish({}, history, 1.0)
