@@ -169,7 +169,7 @@ class ServeSearchClient:
         try:
             reply = await within(request.deadline - now, self._line(tool).submit(request))
         except TimeoutError as error:
-            raise ToolTimeoutError(f"{tool} did not answer within {request.deadline - now:.2g} s.") from error
+            raise ToolTimeoutError(f"{tool} did not answer within {request.deadline - now:.1f} s.") from error
         if isinstance(reply, RLClusterError):
             raise reply
         return reply

@@ -11,6 +11,7 @@ import math
 from collections import Counter
 from collections.abc import Mapping
 from pathlib import Path
+from types import UnionType
 from typing import Annotated, Any, Literal, TypeVar, get_args
 
 from pydantic import BaseModel, Field, ValidationError, model_validator
@@ -473,4 +474,6 @@ def _known_names(schema: type[BaseModel], location: tuple[Any, ...]) -> list[str
         fields = getattr(section, "model_fields", {})
         # A mapping from names to sections has no fields; its last argument is the section.
         section = fields[part].annotation if part in fields else get_args(section)[-1]
+        if isinstance(section, UnionType):
+            section = next(choice for choice in get_args(section) if hasattr(choice, "model_fields"))
     return sorted(section.model_fields)

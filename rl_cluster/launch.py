@@ -288,8 +288,8 @@ def _answers(address: str) -> bool:
             return False
         os.environ.setdefault("RAY_AUTH_MODE", "token")
         return True
-    except (urllib.error.URLError, http.client.HTTPException, TimeoutError, ConnectionError):
-        return False
+    except (urllib.error.URLError, http.client.HTTPException, TimeoutError, ConnectionError, ValueError):
+        return False  # ValueError: not an address at all
 
 
 def _free_port() -> int:

@@ -108,7 +108,7 @@ def _require_listener(address: str, timeout_s: float) -> str | None:
     try:
         with socket.create_connection((host.strip("[]"), int(port)), timeout_s) as connection:
             spoken = os.environ.get("RAY_USE_TLS", "0").lower() in ("1", "true") or _speaks_http2(connection)
-    except OSError as error:
+    except (OSError, ValueError) as error:  # ValueError: a host that cannot be one
         raise ClusterError(
             f"No Ray cluster answers at address {address!r} ({error}); start one with `ray start --head` or set RAY_ADDRESS."
         ) from error

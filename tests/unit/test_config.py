@@ -461,3 +461,9 @@ def test_load_config_run_name_that_is_no_folders_name_is_refused(name: str) -> N
 
 def test_load_config_tool_named_twice_is_refused() -> None:
     assert "names a tool twice" in refusal("environment.tools=[bm25_search,vector_search,bm25_search]")
+
+
+def test_load_config_mistyped_name_in_an_optional_section_is_answered_with_the_right_one() -> None:
+    asked = ["search=http_json", "search.external.url=http://h/s", "+search.external.toke_env=T"]
+    with pytest.raises(ConfigError, match=r"search\.external\.toke_env is no setting; did you mean 'token_env'"):
+        load_config(asked)
