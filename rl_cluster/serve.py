@@ -150,16 +150,17 @@ def _serve(config: ServeConfig, settings: ServiceSettings, corpora: dict[str, st
             _ignore_signals()
             _stop(config, console, _INTERRUPTED)
             raise
+        code = 1
         try:
             address = http_address(settings.host, settings.port)
             line = f"serving {', '.join(indexes)} at {address}; documentation at {address}/docs, MCP at {address}/mcp"
             console.print(line, markup=False, highlight=False, soft_wrap=True)
             threading.Event().wait()
         except KeyboardInterrupt:
-            pass  # the usual end of a service
+            code = 0  # the usual end of a service
         finally:
             _ignore_signals()
-            _stop(config, console, 0)
+            _stop(config, console, code)
     except RayTaskError as error:
         if isinstance(error.cause, RLClusterError):
             raise error.cause from None
