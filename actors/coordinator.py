@@ -52,6 +52,8 @@ from rl_cluster.errors import CheckpointError, LearnerError
 from rl_cluster.inference.engine import DEVICE_BACKENDS
 from rl_cluster.learning.batch import build_step_batch, rows_of_groups
 from rl_cluster.learning.checkpoint import (
+    RunState,
+    check_same_data,
     checkpoint_folder,
     checkpoint_steps,
     commit_checkpoint,
@@ -113,9 +115,10 @@ class Coordinator:
         return await self.running
 
     async def _run(self) -> dict[str, Any]:
-        resumed = self.config.resume == "auto" and bool(checkpoint_steps(self.checkpoints))
+        steps = checkpoint_steps(self.checkpoints)
+        resumed = self.config.resume == "auto" and bool(steps)
         self.tracker = RunTracker(self.config, self.output, resumed)
-        self.report = RunReport(self.config, self.output)
+        self.report = RunReport(self.config, self.output, steps[-1] if resumed else None)
         self.alarms = AlarmStage(self.config.evaluation.external_metric, self.report, self.tracker, self.log)
         status: Status = "FAILED"
         try:
@@ -204,11 +207,12 @@ class Coordinator:
         if steps:
             folder = checkpoint_folder(self.checkpoints, steps[-1])
             state = read_state(folder)
-            self.queue.load_state_dict(state["queue"], task_ids, training.max_epochs)
+            check_same_data(folder, state.data, self.data.identity)
+            self.queue.load_state_dict(state.queue, task_ids, training.max_epochs)
             self.ledger = self.queue.ledger
             await self.learner.call("load", training.step_timeout_s, str(folder))
-            self.completed_steps, self.history = state["completed_steps"], state["history"]
-            self.rl_seconds = state["rl_seconds"]
+            self.completed_steps, self.history = state.completed_steps, state.history
+            self.rl_seconds = state.rl_seconds
             best = validation_of(self.output, "best")
             # One of a step that a crash has undone is no model of this lineage.
             self.best = best if best and best["step"] <= self.completed_steps else {}
@@ -403,13 +407,14 @@ class Coordinator:
         started = time.monotonic()
         folder = partial_folder(self.checkpoints, self.completed_steps)
         await self.learner.call("save", self.config.training.step_timeout_s, str(folder))
-        state = {
-            "completed_steps": self.completed_steps,
-            "queue": self.queue.state_dict(),
-            "history": self.history,
-            "rl_seconds": self._rl_seconds(),
-            "config": self.config.model_dump(mode="json"),
-        }
+        state = RunState(
+            completed_steps=self.completed_steps,
+            queue=self.queue.state_dict(),
+            history=self.history,
+            rl_seconds=self._rl_seconds(),
+            config=self.config.model_dump(mode="json"),
+            data=self.data.identity,
+        )
         keep = self.config.training.keep_checkpoints
         parts = self.config.learner.num_ranks if self.config.learner.zero_stage else 0
         commit_checkpoint(self.checkpoints, self.completed_steps, state, keep, protect=(0,), optimizer_parts=parts)

@@ -23,12 +23,13 @@ from rl_cluster.config import Config, RolloutConfig
 from rl_cluster.datasets.sampling import some_tasks
 from rl_cluster.datasets.source import prepare_data
 from rl_cluster.datasets.tables import read_tasks
-from rl_cluster.datasets.task import Task
+from rl_cluster.datasets.task import Task, digest_of
 from rl_cluster.environments.search import SearchEnvironmentSettings, system_prompt
 from rl_cluster.episodes.episode import EpisodeLimits
 from rl_cluster.episodes.formats import get_format
 from rl_cluster.errors import DataError, DeadlineError
 from rl_cluster.inference.engine import DEVICE_BACKENDS, EngineSettings
+from rl_cluster.learning.checkpoint import TASKS
 from rl_cluster.learning.settings import LearnerSettings, LoraSettings, UpdateSettings
 from rl_cluster.service.http_search import HttpSearchClient, endpoint_id, http_search_settings, try_tool
 from rl_cluster.service.settings import service_settings
@@ -52,6 +53,8 @@ class RunData:
     validation: list[Task]
     test: list[Task]
     probe_ids: list[int]
+    identity: dict[str, str]
+    """The content of the tasks of all splits and of the indexes; a run can only be resumed on the same."""
     train_by_id: dict[str, Task] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
@@ -102,6 +105,8 @@ async def prepare_search(config: Config, model_path: str) -> RunData:
         validation=tasks["validation"],
         test=some_tasks(tasks["test"], config.evaluation.test_limit),
         probe_ids=await asyncio.to_thread(_probe_ids, config, model_path),
+        identity={TASKS: digest_of(task for split in SPLITS for task in tasks[split])}
+        | {f"the index of {corpus}": identity for corpus, identity in index_ids.items()},
     )
 
 

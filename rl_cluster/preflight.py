@@ -70,24 +70,23 @@ def check_inputs_apart(config: Config) -> None:
 
 def _check_resume(config: Config) -> None:
     """A folder that holds a run may only be continued, and only with the settings that its numbers depend on."""
-    from rl_cluster.learning.checkpoint import checkpoint_folder, checkpoint_steps, read_state
+    from rl_cluster.learning.checkpoint import last_checkpoint, read_state
 
-    root = Path(config.output_dir) / "checkpoints"
-    steps = checkpoint_steps(root)
-    if not steps:
+    folder = last_checkpoint(Path(config.output_dir) / "checkpoints")
+    if folder is None:
         return
+    state = read_state(folder)
     if config.resume == "never":
         raise ConfigError(
-            f"output_dir={config.output_dir} holds a run at step {steps[-1]}; set resume=auto to continue it, or choose another "
+            f"output_dir={config.output_dir} holds a run at step {state.completed_steps}; set resume=auto to continue it, or choose another "
             "run_name or output_dir."
         )
     if not config.training.max_steps:
         raise ConfigError(
-            f"training.max_steps=0 starts from the model anew, but output_dir={config.output_dir} holds a run at step {steps[-1]}; choose "
+            f"training.max_steps=0 starts from the model anew, but output_dir={config.output_dir} holds a run at step {state.completed_steps}; choose "
             "another run_name or output_dir."
         )
-    folder = checkpoint_folder(root, steps[-1])
-    before = bound_settings(read_state(folder)["config"])
+    before = bound_settings(state.config)
     now = bound_settings(config.model_dump(mode="json"))
     for name in sorted(before.keys() | now.keys()):
         if before.get(name) != now.get(name):
@@ -214,6 +213,7 @@ def _check_data(config: Config) -> None:
                 f"training.global_batch_size={config.training.global_batch_size} is over the {len(tasks)} training tasks of "
                 f"{folder}; lower it or give more tasks."
             )
+    _check_same_tasks(config, everything)
     sample: list[Document] = []
     unknown = set(config.environment.filter_fields) if config.search.external is None else set()
     names = sorted({task.corpus for task in everything})
@@ -230,6 +230,15 @@ def _check_data(config: Config) -> None:
     _check_index_names(folder, names)
     check_fields_known("environment.filter_fields", config.environment.filter_fields, unknown, str(folder))
     _check_size(config, everything, sample)
+
+
+def _check_same_tasks(config: Config, tasks: list[Task]) -> None:
+    """A run may only be continued on the tasks that it began with."""
+    from rl_cluster.datasets.task import digest_of
+    from rl_cluster.learning.checkpoint import TASKS, check_same_data, last_checkpoint, read_state
+
+    if folder := last_checkpoint(Path(config.output_dir) / "checkpoints"):
+        check_same_data(folder, read_state(folder).data, {TASKS: digest_of(tasks)})
 
 
 def _check_index_names(folder: Path, corpora: list[str]) -> None:

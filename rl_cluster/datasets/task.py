@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+import hashlib
+import json
+from collections.abc import Iterable
+from dataclasses import asdict, dataclass, field
 from typing import Any
 
 
@@ -33,3 +36,11 @@ class Task:
     locale: str = "en"
     dataset: str = ""
     metadata: dict[str, Any] = field(default_factory=dict)
+
+
+def digest_of(tasks: Iterable[Task]) -> str:
+    """SHA-256 of all that tasks say, in their order, as hexadecimal digits."""
+    digest = hashlib.sha256()
+    for task in tasks:
+        digest.update(json.dumps(asdict(task), sort_keys=True).encode() + b"\n")
+    return digest.hexdigest()

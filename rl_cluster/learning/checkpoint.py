@@ -1,23 +1,42 @@
 """Checkpoint folders: written beside, renamed when whole, so that a crash while saving leaves the last one usable.
 
-A folder `step_000010` holds `learner/` (weights, optimiser, random states of all ranks) and `run.json` (ledger, counters,
-history). `run.json` is written last; a folder without it is no checkpoint.
+A folder `step_000010` holds `learner/` (weights, optimiser, random states of all ranks) and `run.json` (a `RunState`).
+`run.json` is written last; a folder without it is no checkpoint.
 """
 
 from __future__ import annotations
 
 import json
-import os
 import shutil
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
+
+import msgspec
 
 from rl_cluster.errors import CheckpointError
 from rl_cluster.learning.whole_folder import discard, former_folders, put_in_place, recover
 
 STATE = "run.json"
 """What makes a folder a checkpoint."""
+TASKS = "the tasks"
+"""Under which name `RunState.data` holds their digest."""
 _PROGRESS = "last_step"
+
+
+class RunState(msgspec.Struct, frozen=True):
+    """What a run knows at a checkpoint besides its learner."""
+
+    completed_steps: int
+    queue: dict[str, Any]
+    """See TaskQueue.state_dict."""
+    history: list[dict[str, Any]]
+    """The metrics of every step."""
+    rl_seconds: float
+    """Wall time of reinforcement learning so far."""
+    config: dict[str, Any]
+    data: dict[str, str]
+    """What was trained on: a name for people, and a digest of its content or a content id."""
 
 
 def checkpoint_folder(root: Path, step: int) -> Path:
@@ -34,7 +53,7 @@ def partial_folder(root: Path, step: int) -> Path:
 
 
 def commit_checkpoint(
-    root: Path, step: int, state: dict[str, Any], keep: int, protect: tuple[int, ...] = (), optimizer_parts: int = 0
+    root: Path, step: int, state: RunState, keep: int, protect: tuple[int, ...] = (), optimizer_parts: int = 0
 ) -> Path:
     """Adds the run's state to the partial folder, gives it its name, and removes all but the newest `keep`.
 
@@ -49,10 +68,7 @@ def commit_checkpoint(
             f"{partial} holds {parts} of {optimizer_parts} parts of the optimiser and {len(list(learner.glob('*.pt')))} files of the learner "
             "in all: a learner's node does not share this folder; set output_dir to one that all share."
         )
-    with open(partial / STATE, "w") as file:
-        json.dump(state, file)
-        file.flush()
-        os.fsync(file.fileno())
+    (partial / STATE).write_text(json.dumps(msgspec.to_builtins(state)))
     put_in_place(partial, final)
     steps = [s for s in checkpoint_steps(root) if s not in protect]
     for old in steps[:-keep]:
@@ -81,11 +97,28 @@ def checkpoint_steps(root: Path) -> list[int]:
     return sorted(int(path.parent.name.removeprefix("step_")) for path in root.glob(f"step_*/{STATE}"))
 
 
-def read_state(folder: Path) -> dict[str, Any]:
+def last_checkpoint(root: Path) -> Path | None:
+    """The folder of the newest whole checkpoint."""
+    steps = checkpoint_steps(root)
+    return checkpoint_folder(root, steps[-1]) if steps else None
+
+
+def read_state(folder: Path) -> RunState:
     """The run's state of a checkpoint; CheckpointError when it cannot be read."""
     try:
-        return json.loads((folder / STATE).read_text())
-    except (OSError, ValueError) as error:
+        # Read by `json`, since metrics may be NaN.
+        return msgspec.convert(json.loads((folder / STATE).read_text()), RunState)
+    except (OSError, ValueError, RecursionError, msgspec.ValidationError) as error:
         raise CheckpointError(
             f"{folder / STATE} cannot be read ({error}); remove {folder} to resume from the one before."
         ) from error
+
+
+def check_same_data(folder: Path, before: Mapping[str, str], now: Mapping[str, str]) -> None:
+    """Raises CheckpointError where a job's data (see RunState.data), as far as it knows them, are not those of the checkpoint in `folder`."""
+    for name, identity in now.items():
+        if before.get(name) != identity:
+            raise CheckpointError(
+                f"{folder} was made on other data ({name}: {before.get(name, 'none')[:12]} then, {identity[:12]} now); put the data back "
+                "as they were, or choose another run_name or output_dir."
+            )

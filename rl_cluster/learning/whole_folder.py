@@ -6,18 +6,22 @@ folder its name back.
 
 from __future__ import annotations
 
+import os
 import shutil
 from pathlib import Path
 
 
 def put_in_place(partial: Path, final: Path) -> None:
-    """Gives `partial` the name `final`, in place of a folder that has it."""
+    """Gives `partial` the name `final`, in place of a folder that has it. Returns when that and all its files are on disk."""
+    for path in [*partial.rglob("*"), partial]:
+        _flush(path)
     former = _former(final)
     if former.exists():
         discard(former)
     if final.exists():
         final.rename(former)
     partial.rename(final)
+    _flush(final.parent)
     if former.exists():
         discard(former)
 
@@ -40,6 +44,15 @@ def discard(folder: Path) -> None:
 def former_folders(root: Path, pattern: str) -> list[Path]:
     """The places of folders whose names match `pattern` that were being replaced."""
     return [root / path.name.removeprefix(".").removesuffix(".former") for path in root.glob(f".{pattern}.former")]
+
+
+def _flush(path: Path) -> None:
+    """Has a file's content, or a folder's list of names, written to the disk."""
+    descriptor = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
 
 
 def _former(final: Path) -> Path:

@@ -1,7 +1,8 @@
 """`RunReport`: the evaluations of a run, what they say about each other, and the files that show them.
 
 Evaluations are kept on disk as soon as they are made, with the step they belong to, so that a resumed run does not make
-them again and a crash loses none.
+them again and a crash loses none. Invariant: what is kept belongs to this run, not to one before it in the same folder, nor to
+steps that a crash has undone.
 """
 
 from __future__ import annotations
@@ -39,7 +40,8 @@ def temperature_label(temperature: float) -> str:
 class RunReport:
     """Collects `before`, `after` and `control`, each at the configured temperatures; the last one is the serving one."""
 
-    def __init__(self, config: Config, output: Path) -> None:
+    def __init__(self, config: Config, output: Path, resumed_step: int | None = None) -> None:
+        """`resumed_step`: where the run is resumed, None where it begins. Removes what was kept for later steps, or at all."""
         self.config = config
         self.output = output
         self.records: dict[tuple[str, float], list[EpisodeRecord]] = {}
@@ -48,12 +50,15 @@ class RunReport:
         self.extra: dict[str, Any] = {}
         settings = json.dumps(bound_settings(config.model_dump(mode="json")), sort_keys=True)
         self.context = {"settings": hashlib.sha256(settings.encode()).hexdigest()[:16]}
-        self.validations: list[dict[str, float]] = self._kept(_VALIDATIONS, self._validation_context())
-        # Those of this run before it was interrupted, whose steps may be redone, and those that are raised now.
-        self._alarms_before: list[tuple[int, str]] = [
-            (step, alarm) for step, alarm in self._kept(_ALARMS, self.context)
+        last = -1 if resumed_step is None else resumed_step
+        kept = self._kept(_VALIDATIONS, self._validation_context())
+        self.validations: list[dict[str, float]] = [entry for entry in kept if entry["step"] <= last]
+        self._alarms: list[tuple[int, str]] = [
+            (step, alarm) for step, alarm in self._kept(_ALARMS, self.context) if step <= last
         ]
-        self._alarms: list[tuple[int, str]] = []
+        for path in (output / "evaluations").glob("*_t*.json"):
+            if json.loads(path.read_text())["step"] > last:
+                path.unlink()
 
     @property
     def serving_temperature(self) -> float:
@@ -103,15 +108,14 @@ class RunReport:
         self._keep(_VALIDATIONS, self.validations, self._validation_context())
 
     def add_alarms(self, step: int, alarms: list[str]) -> None:
-        """Keeps what was raised at a step; what was raised there or later before the run was resumed is dropped."""
-        self._alarms_before = [(raised, alarm) for raised, alarm in self._alarms_before if raised < step]
+        """Keeps what was raised at a step."""
         self._alarms += [(step, alarm) for alarm in alarms]
-        self._keep(_ALARMS, [*self._alarms_before, *self._alarms], self.context)
+        self._keep(_ALARMS, self._alarms, self.context)
 
     @property
     def alarms(self) -> list[str]:
         """All alarms in the order of their steps, each with its step."""
-        return [f"step {step}: {alarm}" for step, alarm in [*self._alarms_before, *self._alarms]]
+        return [f"step {step}: {alarm}" for step, alarm in self._alarms]
 
     def summary(self, name: str, temperature: float) -> SystemSummary:
         resamples = self.config.evaluation.bootstrap_resamples

@@ -140,7 +140,7 @@ def test_job_asynchronous_then_resumed_trains_each_group_once_within_the_age_bou
     assert resumed["ledger"]["trained"] == 6
     assert resumed["control"]["n"] == resumed["paired_control"]["n"] == 2
     assert [run.info.run_id for run in tracked_runs(tmp_path)] == [tracked.info.run_id]
-    trained = read_state(checkpoint_folder(output / "checkpoints", 3))["queue"]["ledger"]["trained"]
+    trained = read_state(checkpoint_folder(output / "checkpoints", 3)).queue["ledger"]["trained"]
     assert len(trained) == 6
     assert sorted(trained.values()) == [1, 1, 2, 2, 3, 3]
 
@@ -177,7 +177,7 @@ def test_job_on_two_ranks_killed_between_checkpoints_loses_no_group_and_says_wha
     assert any("resumed at step 4" in text for text in texts)
     assert any(text.startswith("steps 5 to ") and text.endswith("are made again") for text in texts)
     assert report["steps"] == 8
-    trained = read_state(checkpoint_folder(output / "checkpoints", 8))["queue"]["ledger"]["trained"]
+    trained = read_state(checkpoint_folder(output / "checkpoints", 8)).queue["ledger"]["trained"]
     assert sorted(trained.values()) == sorted([*range(1, 9)] * 2)
     (tracked,) = tracked_runs(tmp_path)
     assert tracked.info.status == "FINISHED"

@@ -91,7 +91,7 @@ def test_launch_interrupted_stops_job_and_head_within_deadline(tmp_path: Path, s
 def last_checkpoint(output: Path) -> int:
     """The step of the newest checkpoint, which is whole."""
     step = checkpoint_steps(output / "checkpoints")[-1]
-    assert read_state(checkpoint_folder(output / "checkpoints", step))["completed_steps"] == step
+    assert read_state(checkpoint_folder(output / "checkpoints", step)).completed_steps == step
     return step
 
 

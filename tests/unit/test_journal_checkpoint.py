@@ -6,7 +6,9 @@ import json
 import math
 import os
 from pathlib import Path
+from typing import Any
 
+import msgspec
 import numpy as np
 import pytest
 
@@ -14,6 +16,8 @@ from rl_cluster.episodes.journal import GroupJournal
 from rl_cluster.episodes.trajectory import ToolCall, Trajectory, Turn, TurnTimes
 from rl_cluster.errors import CheckpointError, Outcome
 from rl_cluster.learning.checkpoint import (
+    RunState,
+    check_same_data,
     checkpoint_folder,
     checkpoint_steps,
     commit_checkpoint,
@@ -135,16 +139,21 @@ def write_learner(root: Path, step: int, content: bytes) -> None:
     (learner / "weights.pt").write_bytes(content)
 
 
+def state(step: int, **changed: Any) -> RunState:
+    made = RunState(step, {"order": [1, 2]}, [{"step": step, "loss": 0.5}], 1.5, {"seed": 0}, {"the tasks": "0" * 64})
+    return msgspec.structs.replace(made, **changed)
+
+
 def save(root: Path, step: int, keep: int = 10, protect: tuple[int, ...] = ()) -> Path:
     write_learner(root, step, bytes([step % 256]))
-    return commit_checkpoint(root, step, {"completed_steps": step}, keep, protect)
+    return commit_checkpoint(root, step, state(step), keep, protect)
 
 
 def test_checkpoint_committed_holds_weights_and_state(tmp_path: Path) -> None:
     folder = save(tmp_path, 3)
     assert folder == checkpoint_folder(tmp_path, 3)
     assert folder.name == "step_000003"
-    assert read_state(folder) == {"completed_steps": 3}
+    assert read_state(folder) == state(3)
     assert (folder / "learner" / "weights.pt").read_bytes() == b"\x03"
     assert [path.name for path in tmp_path.iterdir()] == ["step_000003"]
 
@@ -153,7 +162,7 @@ def test_checkpoint_without_learner_state_is_not_committed(tmp_path: Path) -> No
     """A learner on another machine that does not share the folder leaves it empty."""
     partial_folder(tmp_path, 3)
     with pytest.raises(CheckpointError, match="and 0 files of the learner in all"):
-        commit_checkpoint(tmp_path, 3, {}, 2)
+        commit_checkpoint(tmp_path, 3, state(3), 2)
     assert checkpoint_steps(tmp_path) == []
 
 
@@ -165,10 +174,10 @@ def test_checkpoint_without_the_part_of_a_rank_is_not_committed(tmp_path: Path) 
     (learner / "mp_rank_00_model_states.pt").touch()
     (learner / "zero_pp_rank_0_mp_rank_00_optim_states.pt").touch()
     with pytest.raises(CheckpointError, match=r"holds 1 of 2 parts of the optimiser .* does not share this folder"):
-        commit_checkpoint(tmp_path, 3, {}, 2, optimizer_parts=2)
+        commit_checkpoint(tmp_path, 3, state(3), 2, optimizer_parts=2)
     assert checkpoint_steps(tmp_path) == [2]
     (learner / "zero_pp_rank_1_mp_rank_00_optim_states.pt").touch()
-    commit_checkpoint(tmp_path, 3, {}, 2, optimizer_parts=2)
+    commit_checkpoint(tmp_path, 3, state(3), 2, optimizer_parts=2)
     assert checkpoint_steps(tmp_path) == [2, 3]
 
 
@@ -210,8 +219,8 @@ def test_checkpoint_partial_folder_forgets_what_a_crash_left(tmp_path: Path) -> 
 def test_checkpoint_same_step_again_replaces_it(tmp_path: Path) -> None:
     save(tmp_path, 3)
     write_learner(tmp_path, 3, b"again")
-    commit_checkpoint(tmp_path, 3, {"completed_steps": 3, "again": True}, keep=1)
-    assert read_state(checkpoint_folder(tmp_path, 3))["again"] is True
+    commit_checkpoint(tmp_path, 3, state(3, rl_seconds=9.0), keep=1)
+    assert read_state(checkpoint_folder(tmp_path, 3)).rl_seconds == 9.0
     assert (checkpoint_folder(tmp_path, 3) / "learner" / "weights.pt").read_bytes() == b"again"
 
 
@@ -231,7 +240,7 @@ def test_checkpoint_crash_between_two_names_gives_the_replaced_one_back(
         save(tmp_path, 3)
     monkeypatch.undo()
     assert checkpoint_steps(tmp_path) == [3]
-    assert read_state(checkpoint_folder(tmp_path, 3)) == {"completed_steps": 3}
+    assert read_state(checkpoint_folder(tmp_path, 3)) == state(3)
 
 
 def test_checkpoint_crash_while_removing_leaves_no_half_of_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -291,7 +300,7 @@ def test_checkpoint_steps_are_in_the_order_of_numbers(tmp_path: Path) -> None:
     assert checkpoint_steps(tmp_path) == [7, 999_999, 1_000_000]
 
 
-@pytest.mark.parametrize("content", [b"", b'{"completed_steps": 3', b"\xff\xfe"])
+@pytest.mark.parametrize("content", [b"", b'{"completed_steps": 3', b"\xff\xfe", b"{}", b"null", b"[" * 10**5])
 def test_checkpoint_unreadable_state_is_a_checkpoint_error(tmp_path: Path, content: bytes) -> None:
     folder = save(tmp_path, 3)
     (folder / "run.json").write_bytes(content)
@@ -307,8 +316,46 @@ def test_checkpoint_missing_state_is_a_checkpoint_error(tmp_path: Path) -> None:
 
 
 def test_checkpoint_state_keeps_large_numbers_and_text(tmp_path: Path) -> None:
-    state = {"seed": 2**62, "share": 0.1, "ids": ["\u00fc", "b"], "none": None}
+    queue = {"seed": 2**62, "share": 0.1, "ids": ["\u00fc", "b"], "none": None}
     write_learner(tmp_path, 1, b"weights")
-    folder = commit_checkpoint(tmp_path, 1, state, keep=1)
-    assert read_state(folder) == state
-    assert json.loads((folder / "run.json").read_text()) == state
+    folder = commit_checkpoint(tmp_path, 1, state(1, queue=queue), keep=1)
+    assert read_state(folder).queue == queue
+    assert json.loads((folder / "run.json").read_text())["queue"] == queue
+
+
+def test_checkpoint_state_keeps_a_metric_that_is_not_a_number(tmp_path: Path) -> None:
+    write_learner(tmp_path, 1, b"weights")
+    folder = commit_checkpoint(tmp_path, 1, state(1, history=[{"step": 1, "learner/kl": math.nan}]), keep=1)
+    assert math.isnan(read_state(folder).history[0]["learner/kl"])
+
+
+def test_checkpoint_files_are_on_disk_before_the_name_is(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A machine that loses power may keep a new name and lose the content that was not flushed."""
+    flushed: dict[Path, bool] = {}
+
+    def note(descriptor: int) -> None:
+        flushed[Path(os.readlink(f"/proc/self/fd/{descriptor}"))] = checkpoint_folder(tmp_path, 3).exists()
+
+    monkeypatch.setattr(os, "fsync", note)
+    save(tmp_path, 3)
+    partial = tmp_path / ".step_000003.partial"
+    before = [partial, partial / "run.json", partial / "learner", partial / "learner" / "weights.pt"]
+    assert flushed == {**dict.fromkeys(before, False), tmp_path: True}
+
+
+@pytest.mark.parametrize(
+    ("now", "named"),
+    [
+        ({"the tasks": "a" * 64, "the index of kb": "c" * 32}, "the index of kb: bbbbbbbbbbbb then, cccccccccccc now"),
+        ({"the tasks": "d" * 64, "the index of kb": "b" * 32}, "the tasks: aaaaaaaaaaaa then, dddddddddddd now"),
+        ({"the index of wiki": "e" * 32}, "the index of wiki: none then, eeeeeeeeeeee now"),
+    ],
+)
+def test_checkpoint_made_on_other_data_is_refused_naming_them(tmp_path: Path, now: dict[str, str], named: str) -> None:
+    before = {"the tasks": "a" * 64, "the index of kb": "b" * 32}
+    check_same_data(tmp_path, before, dict(before))
+    check_same_data(tmp_path, before, {"the tasks": "a" * 64})
+    with pytest.raises(
+        CheckpointError, match=rf"\({named}\); put the data back as they were, or choose another run_name"
+    ):
+        check_same_data(tmp_path, before, now)

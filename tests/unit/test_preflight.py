@@ -13,63 +13,14 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from rl_cluster.datasets.corpus import CORPUS_SCHEMA, write_corpus
+from rl_cluster.datasets.corpus import write_corpus
 from rl_cluster.datasets.tables import write_tasks
-from rl_cluster.datasets.task import Document, Task
-from rl_cluster.errors import CheckpointError, ClusterError, ConfigError, DataError, ModelError, RLClusterError
-from rl_cluster.preflight import _check_model, asked, check_inputs, check_inputs_apart
+from rl_cluster.datasets.task import Document
+from rl_cluster.errors import ClusterError, ConfigError, DataError, ModelError
+from rl_cluster.preflight import _check_model, asked, check_inputs_apart
 from tests.helpers.configuration import load_config
+from tests.helpers.job_inputs import SPLITS, Inputs, refusal, task
 from tests.helpers.tiny_models import write_tiny_model
-
-SPLITS = ("train", "validation", "test")
-
-
-def task(name: str, **changes: object) -> Task:
-    settings: dict[str, object] = {"prompt": f"Where is {name}?", "corpus": "kb", "gains": {"d1": 1.0}}
-    return Task(name, **{**settings, **changes})  # type: ignore[arg-type]
-
-
-class Inputs:
-    """A model folder and a data folder that pass; each test spoils one thing."""
-
-    def __init__(self, root: Path, model: Path) -> None:
-        self.model, self.data = root / "model", root / "data"
-        shutil.copytree(model, self.model, copy_function=os.link)
-        self.data.mkdir()
-        self.tasks = {split: [task(f"{split}-{number}") for number in range(4)] for split in SPLITS}
-        self.write_corpus(["d1", "d2", "d3"])
-
-    def write_corpus(self, ids: list[str | None]) -> None:
-        """Without the checks of the project's own writer."""
-        rows = {
-            "corpus": ["kb"] * len(ids),
-            "doc_id": ids,
-            "title": ["title"] * len(ids),
-            "text": ["text"] * len(ids),
-            "metadata": ["{}"] * len(ids),
-            "locale": [""] * len(ids),
-        }
-        pq.write_table(pa.table(rows, schema=CORPUS_SCHEMA), self.data / "corpus.parquet")
-
-    def add_corpus(self, name: str, doc_id: str) -> None:
-        """A second corpus with one document, and a training task that asks it."""
-        table = pq.read_table(self.data / "corpus.parquet")
-        values = (name, doc_id, "title", "text", "{}", "")
-        row = {column: [value] for column, value in zip(CORPUS_SCHEMA.names, values, strict=True)}
-        pq.write_table(pa.concat_tables([table, pa.table(row, schema=CORPUS_SCHEMA)]), self.data / "corpus.parquet")
-        self.tasks["train"].append(task(f"asks-{name}", corpus=name))
-
-    def change_column(self, column: str, row: int, value: str | None) -> None:
-        write_tasks(self.data / "tasks.parquet", self.tasks)
-        table = pq.read_table(self.data / "tasks.parquet").to_pydict()
-        table[column][row] = value
-        pq.write_table(pa.table(table), self.data / "tasks.parquet")
-
-    def check(self, *overrides: str, write: bool = True) -> None:
-        if write:
-            write_tasks(self.data / "tasks.parquet", self.tasks)
-        data = ["data=tables", f"data.folder='{self.data}'", f"model.name='{self.model}'", "warmup=none"]
-        check_inputs(load_config([*data, *overrides]))
 
 
 @pytest.fixture(scope="module")
@@ -80,16 +31,6 @@ def tiny_model(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture
 def inputs(tmp_path: Path, tiny_model: Path) -> Inputs:
     return Inputs(tmp_path, tiny_model)
-
-
-def refusal(expected: type[RLClusterError], call: Callable[..., None], *overrides: str, write: bool = True) -> str:
-    with pytest.raises(expected) as caught:
-        call(*overrides, write=write)
-    message = str(caught.value)
-    assert "\n" not in message
-    assert message.endswith(".")
-    assert "; " in message
-    return message
 
 
 def test_check_inputs_good_folders_pass(inputs: Inputs) -> None:
@@ -439,39 +380,6 @@ def test_asked_of_an_endpoint_for_search_is_nothing() -> None:
 
 def test_check_inputs_demonstrations_by_judgements_take_any_documents(inputs: Inputs) -> None:
     inputs.check("warmup=judgements", "evaluation.control=true")
-
-
-def leave_a_run(inputs: Inputs, output: Path, *overrides: str) -> None:
-    data = ["data=tables", f"data.folder='{inputs.data}'", f"model.name='{inputs.model}'", "warmup=none"]
-    config = load_config([*data, f"output_dir={output}", *overrides])
-    folder = output / "checkpoints" / "step_000004"
-    folder.mkdir(parents=True)
-    (folder / "run.json").write_text(json.dumps({"config": config.model_dump(mode="json")}))
-
-
-def test_check_inputs_run_continued_with_other_settings_is_refused_naming_the_first(
-    inputs: Inputs, tmp_path: Path
-) -> None:
-    leave_a_run(inputs, tmp_path / "run")
-    where = f"output_dir={tmp_path / 'run'}"
-    inputs.check(where, "training.max_steps=99", "tracking=none", "staleness.max_steps_off_policy=0")
-    message = refusal(CheckpointError, inputs.check, where, "algorithm/loss=cispo")
-    assert "algorithm.loss" in message
-    assert "cispo" in message
-
-
-def test_check_inputs_fresh_start_in_a_used_folder_is_refused(inputs: Inputs, tmp_path: Path) -> None:
-    leave_a_run(inputs, tmp_path / "run")
-    message = refusal(ConfigError, inputs.check, f"output_dir={tmp_path / 'run'}", "resume=never")
-    assert "holds a run at step 4" in message
-
-
-def test_check_inputs_fine_tuning_in_a_used_folder_is_refused(inputs: Inputs, tmp_path: Path) -> None:
-    leave_a_run(inputs, tmp_path / "run")
-    where = f"output_dir={tmp_path / 'run'}"
-    message = refusal(ConfigError, inputs.check, where, "training.max_steps=0", "warmup=judgements")
-    assert "training.max_steps=0 starts from the model anew" in message
-    assert "at step 4" in message
 
 
 @pytest.mark.slow

@@ -27,9 +27,9 @@ def records(scores: list[float], failed: int = 0) -> list[EpisodeRecord]:
     return made
 
 
-def report_in(folder: Path, *overrides: str) -> RunReport:
+def report_in(folder: Path, *overrides: str, resumed_step: int | None = None) -> RunReport:
     config = load_config([f"output_dir={folder}", "evaluation.bootstrap_resamples=1000", *overrides])
-    return RunReport(config, folder)
+    return RunReport(config, folder, resumed_step)
 
 
 def fill(report: RunReport) -> None:
@@ -56,12 +56,30 @@ def test_report_written_has_systems_and_paired_differences_with_intervals(tmp_pa
 
 def test_report_restored_keeps_the_start_and_an_end_of_the_same_step_only(tmp_path: Path) -> None:
     fill(report_in(tmp_path))
-    resumed = report_in(tmp_path)
+    resumed = report_in(tmp_path, resumed_step=8)
     assert resumed.restore("before", 0)
     assert not resumed.restore("before", 4)
     assert not resumed.restore("after", 12)
     assert resumed.restore("after", 8)
     assert resumed.as_json()["paired"]["n"] == 20
+
+
+def test_report_resumed_before_the_end_that_was_evaluated_forgets_it(tmp_path: Path) -> None:
+    fill(report_in(tmp_path))
+    resumed = report_in(tmp_path, resumed_step=4)
+    assert not resumed.restore("after", 8)
+    assert resumed.restore("before", 0)
+    assert not report_in(tmp_path, resumed_step=8).restore("after", 8)
+
+
+def test_report_of_a_run_that_begins_forgets_all_that_one_before_it_left(tmp_path: Path) -> None:
+    first = report_in(tmp_path)
+    fill(first)
+    first.add_validation(0, [0.5, 0.5])
+    first.add_alarms(0, ["queries hardly differ"])
+    again = report_in(tmp_path)
+    assert not any(again.restore(name, step) for name, step in (("before", 0), ("after", 8), ("control", 0)))
+    assert (again.validations, again.alarms) == ([], [])
 
 
 def test_report_restored_from_files_without_rewards_has_none(tmp_path: Path) -> None:
@@ -71,7 +89,7 @@ def test_report_restored_from_files_without_rewards_has_none(tmp_path: Path) -> 
         for each in kept["records"]:
             del each["reward"]
         path.write_text(json.dumps(kept))
-    resumed = report_in(tmp_path)
+    resumed = report_in(tmp_path, resumed_step=0)
     assert resumed.restore("before", 0)
     assert {record.reward for records in resumed.records.values() for record in records} == {None}
 
@@ -79,12 +97,12 @@ def test_report_restored_from_files_without_rewards_has_none(tmp_path: Path) -> 
 def test_report_of_other_settings_is_not_restored(tmp_path: Path) -> None:
     fill(report_in(tmp_path))
     other = load_config([f"output_dir={tmp_path}", "algorithm/loss=cispo"])
-    assert not RunReport(other, tmp_path).restore("before", 0)
+    assert not RunReport(other, tmp_path, 0).restore("before", 0)
 
 
 def test_report_of_other_questions_is_not_restored(tmp_path: Path) -> None:
     fill(report_in(tmp_path))
-    resumed = report_in(tmp_path)
+    resumed = report_in(tmp_path, resumed_step=0)
     resumed.tasks = [Task(f"t{number}", "?", "kb", {"d": 1.0}) for number in range(20)]
     assert resumed.restore("before", 0)
     resumed.tasks = resumed.tasks[:19]
@@ -180,8 +198,9 @@ def test_report_validations_of_a_resumed_run_go_on_and_replace_the_undone(tmp_pa
     report = report_in(tmp_path)
     for step in (0, 4, 8):
         report.add_validation(step, [0.1 * step, 0.2])
-    resumed = report_in(tmp_path)
-    assert [entry["step"] for entry in resumed.validations] == [0, 4, 8]
+    assert [entry["step"] for entry in report_in(tmp_path, resumed_step=8).validations] == [0, 4, 8]
+    resumed = report_in(tmp_path, resumed_step=3)
+    assert [entry["step"] for entry in resumed.validations] == [0]
     resumed.add_validation(4, [0.9, 0.9])
     assert [entry["step"] for entry in resumed.validations] == [0, 4]
     assert resumed.validations[1]["mean"] == 0.9
@@ -192,15 +211,14 @@ def test_report_alarms_of_a_resumed_run_are_kept_but_for_those_of_redone_steps(t
     report.add_alarms(4, ["searches show nothing new"])
     report.add_alarms(8, ["queries hardly differ"])
     report.add_alarms(8, ["the reward rose"])
-    assert report_in(tmp_path).alarms == report.alarms
-    resumed = report_in(tmp_path)
-    resumed.add_alarms(5, [])
-    assert report_in(tmp_path).alarms == ["step 4: searches show nothing new"]
+    assert report_in(tmp_path, resumed_step=8).alarms == report.alarms
+    resumed = report_in(tmp_path, resumed_step=4)
+    assert resumed.alarms == ["step 4: searches show nothing new"]
     resumed.add_alarms(8, ["queries hardly differ"])
     resumed.add_alarms(8, ["the reward rose again"])
     alarms = ["step 4: searches show nothing new", "step 8: queries hardly differ", "step 8: the reward rose again"]
-    assert resumed.alarms == report_in(tmp_path).alarms == alarms
+    assert resumed.alarms == report_in(tmp_path, resumed_step=8).alarms == alarms
     fill(resumed)
     written = json.loads(resumed.finish({}, [], 1.0)[0].read_text())
     assert written["alarms"] == alarms
-    assert report_in(tmp_path, "algorithm/loss=cispo").alarms == []
+    assert report_in(tmp_path, "algorithm/loss=cispo", resumed_step=8).alarms == []
