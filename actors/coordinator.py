@@ -15,6 +15,7 @@ import time
 from pathlib import Path
 from typing import Any
 
+from ray import get_runtime_context
 from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
 from actors.alarm_stage import AlarmStage
@@ -161,7 +162,11 @@ class Coordinator:
         policy = StalenessPolicy(config.staleness.max_steps_off_policy, config.training.global_batch_size)
         self.policy = policy
         remove_snapshots(config)
-        self.buffer = TrajectoryBuffer.remote(str(self.output / "journal.bin"), policy)
+        # Its journal lies beside the checkpoints.
+        here = NodeAffinitySchedulingStrategy(get_runtime_context().get_node_id(), soft=False)
+        self.buffer = TrajectoryBuffer.options(scheduling_strategy=here).remote(
+            str(self.output / "journal.bin"), policy
+        )
         self.limits = episode_limits(config, config.rollout.temperature)
 
     async def _train_and_evaluate(self) -> None:

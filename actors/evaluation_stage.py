@@ -11,7 +11,7 @@ from collections.abc import Sequence
 
 from actors.evaluator import play_once
 from actors.event_log import EventLog
-from actors.remote import Handle
+from actors.remote import CALL_TIMEOUT_S, Handle, ask
 from actors.rollout_pool import RolloutPool
 from actors.run_parts import episode_limits
 from rl_cluster.config import Config
@@ -103,7 +103,8 @@ class EvaluationStage:
     ) -> tuple[list[EpisodeRecord], list[Trajectory]]:
         # One that fails to load is replaced, and its successor has the time to start.
         deadline_s = self.config.weight_sync.timeout_s + self.config.rollout.start_timeout_s
-        behind = await self.sync.wait_acknowledged.remote(sequence, deadline_s)
+        waiting = self.sync.wait_acknowledged.remote(sequence, deadline_s)
+        behind = await ask("The weight sync", waiting, deadline_s + CALL_TIMEOUT_S)
         if behind:
             raise WeightSyncError(
                 f"{', '.join(behind)} did not load the newest weights within weight_sync.timeout_s + rollout.start_timeout_s = "

@@ -107,7 +107,6 @@ class Generation:
                 self.generating.result()
             if (error := self.crash or self.pool.failure) is not None:
                 raise error
-            await self._give_up_stragglers()
             for group_id, age in (await ask("The buffer", self.buffer.sweep.remote(self.completed_steps))).items():
                 ledger.drop(group_id, DropReason.STALE)
                 self.log.say(f"group {group_id} is dropped: age {age} is over staleness.max_steps_off_policy")
@@ -118,7 +117,10 @@ class Generation:
             if finished and not ready:
                 return None
             if ready >= count and not self._urgent():
+                for flight in self.in_flight.values():
+                    flight.awaited_since = None  # what this step did without is not what the next one waits for
                 return await ask("The buffer", self.buffer.take.remote(count, self.completed_steps))
+            await self._give_up_stragglers(self._awaited() if ready < count else self._urgent())
             await asyncio.sleep(READY_POLL_S)
 
     def _urgent(self) -> list[str]:
@@ -126,9 +128,15 @@ class Generation:
         last_chance = self.completed_steps - self.policy.max_steps_off_policy
         return [group_id for group_id, flight in self.in_flight.items() if flight.version <= last_chance]
 
-    async def _give_up_stragglers(self) -> None:
+    def _awaited(self) -> list[str]:
+        """The groups that a step lacks which has too few: all under way where no other can start in place of one."""
+        oldest = self._oldest_admissible()
+        room = oldest is not None and self.pool.version_with_room(self.config.training.group_size, oldest) is not None
+        return self._urgent() if room and self.queue.ledger.summary()["pending"] else list(self.in_flight)
+
+    async def _give_up_stragglers(self, awaited: list[str]) -> None:
         limit = self.config.training.straggler_timeout_s
-        for group_id in self._urgent():
+        for group_id in awaited:
             flight = self.in_flight.get(group_id)  # it may have ended while another was given up
             if flight is None or flight.task is None or not flight.playing:
                 continue

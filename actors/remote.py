@@ -9,7 +9,7 @@ from typing import Any
 import ray
 from ray.exceptions import RayError, RayTaskError
 
-from rl_cluster.errors import DeadlineError
+from rl_cluster.errors import ClusterError, DeadlineError, first_line
 
 CALL_TIMEOUT_S = 120.0
 """For calls that take milliseconds: an actor that is silent for so long is stuck, for instance on a disk that does not answer."""
@@ -38,9 +38,16 @@ def is_loss(error: BaseException) -> bool:
 
 
 async def ask(who: str, reference: Any, seconds: float = CALL_TIMEOUT_S) -> Any:
-    """Awaits a short call of an actor. Raises DeadlineError that names `who`."""
+    """Awaits a short call of an actor. Raises DeadlineError that names `who`, ClusterError where the actor is gone, and what the actor
+    itself raised."""
     try:
         return await within(seconds, value_of(reference))
+    except RayError as error:
+        if not is_loss(error):
+            raise
+        raise ClusterError(
+            f"{who} is gone ({first_line(error)}); the same command starts it again, and a job from its last checkpoint."
+        ) from error
     except TimeoutError as error:
         raise DeadlineError(
             f"{who} did not answer within {seconds:.0f} s; is its node alive, and do its disks answer?"

@@ -18,7 +18,7 @@ from typing import Any
 import ray
 from ray.exceptions import RayError
 
-from actors.remote import Handle, ask, is_loss, value_of, within
+from actors.remote import CALL_TIMEOUT_S, Handle, ask, is_loss, value_of, within
 from actors.rollout_worker import RETRY_PAUSE_S, RolloutWorker, WorkerSettings
 from actors.weight_sync import Publication
 from rl_cluster.datasets.task import Task
@@ -77,11 +77,23 @@ class RolloutPool:
 
     async def start(self) -> None:
         """Starts all workers; each loads the newest publication before it serves. One that fails ends the start."""
-        await asyncio.gather(*(self._start(worker) for worker in self.workers))
+        await asyncio.gather(*(self._start_first(worker) for worker in self.workers))
         self.tasks = [asyncio.create_task(self._watch(worker)) for worker in self.workers]
         for task in self.tasks:
             task.add_done_callback(self._watched)
         self.started_at = time.monotonic()
+
+    async def _start_first(self, worker: _Worker) -> None:
+        """Without the replacements of later: what ends a worker at its start would most likely end its successor."""
+        try:
+            await self._start(worker)
+        except RayError as error:
+            if not is_loss(error):
+                raise
+            raise ClusterError(
+                f"{worker.worker_id} died while it started ({first_line(error)}), most likely for lack of memory; give its node more, or "
+                "lower rollout.kv_cache_gib or rollout.gpu_memory_utilization."
+            ) from error
 
     async def _start(self, worker: _Worker) -> None:
         incarnation = worker.health.incarnation
@@ -104,7 +116,8 @@ class RolloutPool:
     async def _apply_newest(self, worker: _Worker, deadline_s: float) -> Publication:
         assert worker.actor is not None
         while True:
-            publication = await value_of(self.sync.wait_newer.remote(worker.worker_id, 0, deadline_s))
+            waiting = self.sync.wait_newer.remote(worker.worker_id, 0, deadline_s)
+            publication = await ask("The weight sync", waiting, deadline_s + CALL_TIMEOUT_S)
             if publication is None:
                 raise DeadlineError("No weights were published before the workers started.")
             # A newer publication has taken its place, and nothing was loaded.

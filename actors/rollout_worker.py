@@ -92,7 +92,8 @@ class RolloutWorker:
     async def follow_weights(self) -> None:
         """Pulls every newer publication until the worker ends; raises WeightSyncError when an update fails."""
         while True:
-            publication = await self.sync.wait_newer.remote(self.worker_id, self.sequence, 10.0)
+            waiting = self.sync.wait_newer.remote(self.worker_id, self.sequence, 10.0)
+            publication = await ask("The weight sync", waiting)
             if publication is not None:
                 # Nothing was touched then, and a newer publication waits.
                 with contextlib.suppress(SupersededError):

@@ -11,9 +11,10 @@ from pathlib import Path
 from typing import Any
 
 import ray
+from ray.exceptions import RayError
 
 from actors.index_builder import BuiltIndex, build_index, build_options
-from actors.remote import within
+from actors.remote import is_loss, value_of, within
 from actors.rollout_worker import TRANSFER_GROUP, WorkerSettings
 from actors.search_client import SearchAccess
 from actors.search_service import start_search
@@ -27,7 +28,7 @@ from rl_cluster.datasets.task import Task, digest_of
 from rl_cluster.environments.search import SearchEnvironmentSettings, system_prompt
 from rl_cluster.episodes.episode import EpisodeLimits
 from rl_cluster.episodes.formats import get_format
-from rl_cluster.errors import DataError, DeadlineError
+from rl_cluster.errors import ClusterError, DataError, DeadlineError, first_line
 from rl_cluster.inference.engine import DEVICE_BACKENDS, EngineSettings
 from rl_cluster.learning.checkpoint import TASKS
 from rl_cluster.learning.settings import LearnerSettings, LoraSettings, UpdateSettings
@@ -134,7 +135,14 @@ async def _build(config: Config, folder: Path, corpus: str, locales: list[str]) 
         path, corpus, search.model_dump(), locales, parts
     )
     try:
-        return await within(search.build_timeout_s, built)
+        return await within(search.build_timeout_s, value_of(built))
+    except RayError as error:
+        if not is_loss(error):
+            raise
+        raise ClusterError(
+            f"The process that built the index of {corpus} died ({first_line(error)}), most likely for lack of memory; give its node more, "
+            "or lower search.memory_gib."
+        ) from error
     except TimeoutError as error:
         raise DeadlineError(
             f"The index of {corpus} was not built within search.build_timeout_s={search.build_timeout_s:.0f} s; raise it, or "

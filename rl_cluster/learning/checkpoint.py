@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import shutil
+import zipfile
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -112,6 +113,19 @@ def read_state(folder: Path) -> RunState:
         raise CheckpointError(
             f"{folder / STATE} cannot be read ({error}); remove {folder} to resume from the one before."
         ) from error
+
+
+def check_learner_files(folder: Path) -> None:
+    """Raises CheckpointError where the learner's files of a checkpoint are missing, cut or not readable."""
+    files = sorted((folder / "learner").glob("*.pt"))
+    if not files:
+        raise CheckpointError(
+            f"{folder}/learner holds no learner state; remove {folder} to resume from the one before."
+        )
+    # Archives that end with their table of contents, so that a cut one has none.
+    damaged = next((path for path in files if not zipfile.is_zipfile(path)), None)
+    if damaged is not None:
+        raise CheckpointError(f"{damaged} is cut or cannot be read; remove {folder} to resume from the one before.")
 
 
 def check_same_data(folder: Path, before: Mapping[str, str], now: Mapping[str, str]) -> None:

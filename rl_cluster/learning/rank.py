@@ -8,6 +8,7 @@ not depend on micro-batches or ranks; `completed_steps` counts RL steps only and
 from __future__ import annotations
 
 import os
+import pickle
 import time
 from collections.abc import Sequence
 from dataclasses import asdict
@@ -23,6 +24,7 @@ from rl_cluster.algorithms.corrections import CorrectionSettings
 from rl_cluster.algorithms.objective import ObjectiveSettings, objective
 from rl_cluster.algorithms.types import LossInputs, LossSettings
 from rl_cluster.errors import CheckpointError, DeadlineError, LearnerError
+from rl_cluster.learning.checkpoint import check_learner_files
 from rl_cluster.learning.episode_ratios import episode_log_ratios
 from rl_cluster.learning.export import (
     adapter_config_json,
@@ -400,11 +402,7 @@ class LearnerRank:
 
     def load(self, folder: str) -> int:
         """Restores what `save` wrote; returns the completed steps. Raises CheckpointError when it does not fit."""
-        missing = CheckpointError(
-            f"{folder}/learner holds no learner state; remove {folder} to resume from the one before."
-        )
-        if not any((Path(folder) / "learner").glob("*.pt")):
-            raise missing
+        check_learner_files(Path(folder))
         try:
             path, state = self.engine.load_checkpoint(folder, tag="learner")
         except (AssertionError, KeyError, RuntimeError, ValueError) as error:
@@ -412,8 +410,12 @@ class LearnerRank:
             raise CheckpointError(
                 f"{folder}/learner does not fit the job ({reason}); set model and learner as they were."
             ) from error
+        except (EOFError, OSError, pickle.UnpicklingError) as error:
+            raise CheckpointError(
+                f"{folder}/learner cannot be read ({error}); remove {folder} to resume from the one before."
+            ) from error
         if path is None:
-            raise missing
+            raise CheckpointError(f"{folder}/learner lacks a file; remove {folder} to resume from the one before.")
         if state["settings"]["model_path"] != self.settings.model_path:
             raise CheckpointError(
                 f"{folder} was made from model {state['settings']['model_path']}, the job asks for "

@@ -11,12 +11,14 @@ from typing import Any
 import msgspec
 import numpy as np
 import pytest
+import torch
 
 from rl_cluster.episodes.journal import GroupJournal
 from rl_cluster.episodes.trajectory import ToolCall, Trajectory, Turn, TurnTimes
 from rl_cluster.errors import CheckpointError, Outcome
 from rl_cluster.learning.checkpoint import (
     RunState,
+    check_learner_files,
     check_same_data,
     checkpoint_folder,
     checkpoint_steps,
@@ -308,6 +310,18 @@ def test_checkpoint_unreadable_state_is_a_checkpoint_error(tmp_path: Path, conte
         CheckpointError, match=r"run\.json cannot be read .*; remove .*step_\d+ to resume from the one before\.$"
     ):
         read_state(folder)
+
+
+@pytest.mark.parametrize("size", [0, 1, 100, -1])
+def test_checkpoint_cut_file_of_the_learner_is_a_checkpoint_error(tmp_path: Path, size: int) -> None:
+    torch.save({"weights": torch.zeros(100)}, tmp_path / "whole.pt")
+    whole = (tmp_path / "whole.pt").read_bytes()
+    write_learner(tmp_path, 3, whole)
+    folder = commit_checkpoint(tmp_path, 3, state(3), keep=1)
+    check_learner_files(folder)
+    (folder / "learner" / "weights.pt").write_bytes(whole[:size])
+    with pytest.raises(CheckpointError, match=r"weights\.pt is cut or cannot be read; remove .*step_000003 to resume"):
+        check_learner_files(folder)
 
 
 def test_checkpoint_missing_state_is_a_checkpoint_error(tmp_path: Path) -> None:

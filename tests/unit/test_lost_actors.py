@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
@@ -16,12 +17,15 @@ from ray.exceptions import (
     WorkerCrashedError,
 )
 
+from actors import run_parts
 from actors.learner import LearnerGroup
+from actors.remote import ask
 from actors.rollout_pool import RolloutPool
 from rl_cluster.datasets.task import Task
 from rl_cluster.episodes.episode import EpisodeLimits
-from rl_cluster.errors import EngineError, LearnerError, RewardError
+from rl_cluster.errors import ClusterError, DeadlineError, EngineError, LearnerError, RewardError
 from rl_cluster.scheduling.worker_health import HealthPolicy, WorkerState
+from tests.helpers.configuration import load_config
 
 TASK = Task("t1", "?", "kb", {"d1": 1.0})
 LIMITS = EpisodeLimits(8, 64, 1.0, 1.0)
@@ -105,6 +109,48 @@ def test_run_group_other_error_that_a_worker_raised_reaches_the_caller(cause: Ex
 
 async def failed(error: Exception) -> None:
     raise error
+
+
+@pytest.mark.parametrize("error", GONE, ids=lambda error: type(error).__name__)
+def test_ask_actor_that_is_gone_is_named_with_the_mend(error: Exception) -> None:
+    with pytest.raises(ClusterError, match=r"^The buffer is gone \(.*\); the same command starts it again"):
+        asyncio.run(ask("The buffer", failed(error)))
+
+
+def test_ask_error_that_the_actor_raised_is_handed_on_and_silence_is_a_deadline() -> None:
+    error = raised_remotely(LearnerError("a loss that is not finite"))
+    with pytest.raises(LearnerError) as caught:
+        asyncio.run(ask("The buffer", failed(error)))
+    assert caught.value is error
+    with pytest.raises(DeadlineError, match="The buffer did not answer within 0 s"):
+        asyncio.run(ask("The buffer", asyncio.sleep(60), 0.01))
+
+
+@pytest.mark.parametrize("error", GONE, ids=lambda error: type(error).__name__)
+def test_pool_worker_that_dies_at_the_start_is_named_with_the_mend(
+    error: Exception, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def begin() -> None:
+        pool = RolloutPool(SimpleNamespace(), 2, 16, {}, None, HealthPolicy(), print)  # type: ignore[arg-type]
+        monkeypatch.setattr(
+            pool, "_start", lambda worker: failed(error) if worker.worker_id == "worker-1" else asyncio.sleep(0)
+        )
+        await pool.start()
+
+    with pytest.raises(
+        ClusterError, match=r"^worker-1 died while it started \(.*\), most likely for lack of memory; give"
+    ):
+        asyncio.run(begin())
+
+
+@pytest.mark.parametrize("error", GONE, ids=lambda error: type(error).__name__)
+def test_index_builder_that_is_gone_is_named_with_the_mend(
+    error: Exception, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    task = SimpleNamespace(remote=lambda *arguments: failed(error))
+    monkeypatch.setattr(run_parts, "build_index", SimpleNamespace(options=lambda **options: task))
+    with pytest.raises(ClusterError, match=r"^The process that built the index of kb died \(.*; give its node more"):
+        asyncio.run(run_parts._build(load_config([]), tmp_path, "kb", ["en"]))
 
 
 @pytest.mark.parametrize("error", GONE, ids=lambda error: type(error).__name__)

@@ -389,7 +389,7 @@ def test_pool_watcher_that_dies_ends_those_who_wait_for_a_worker(fleet: Fleet) -
         fleet.sync.kill()
         await groups[1]
 
-    with pytest.raises(ActorDiedError):
+    with pytest.raises(ClusterError, match="The weight sync is gone"):
         told(story())
 
 
