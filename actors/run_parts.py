@@ -20,7 +20,8 @@ from actors.search_client import SearchAccess
 from actors.search_service import start_search
 from rl_cluster.algorithms.losses import get_loss
 from rl_cluster.algorithms.types import AdvantageSettings
-from rl_cluster.config import Config, RolloutConfig
+from rl_cluster.config import Config
+from rl_cluster.config_rollout import RolloutConfig
 from rl_cluster.datasets.sampling import some_tasks
 from rl_cluster.datasets.source import prepare_data
 from rl_cluster.datasets.tables import read_tasks
@@ -260,15 +261,16 @@ def supervised_settings(config: Config) -> UpdateSettings:
 
 def engine_settings(rollout: RolloutConfig, model_path: str, dtype: str, device: str, seed: int) -> EngineSettings:
     """An engine that samples; what concerns new weights is left at its default."""
+    cache = "kv_cache_gib" if device == "cpu" else "gpu_memory_utilization"
+    memory: dict[str, Any] = {cache: getattr(rollout, cache)}
     return EngineSettings(
         model_path=model_path,
         max_model_len=rollout.max_sequence_length,
         dtype=dtype,
         device=device,
         max_num_seqs=rollout.rollout_max_concurrency,
-        kv_cache_gib=rollout.kv_cache_gib,
         tensor_parallel_size=rollout.tensor_parallel_size,
-        gpu_memory_utilization=rollout.gpu_memory_utilization,
+        **memory,
         enforce_eager=rollout.enforce_eager,
         cpu_threads=rollout.cpu_threads,
         seed=seed,

@@ -7,7 +7,6 @@ value and the mend. Checks that need a file, a model or the cluster live where t
 from __future__ import annotations
 
 import difflib
-import math
 from collections import Counter
 from collections.abc import Mapping
 from pathlib import Path
@@ -17,9 +16,10 @@ from typing import Annotated, Any, Literal, TypeVar, get_args
 from pydantic import BaseModel, Field, ValidationError, model_validator
 
 from rl_cluster.config_algorithm import UNGROUPED_ADVANTAGES, AlgorithmConfig
+from rl_cluster.config_rollout import ClusterConfig, RolloutConfig, check_memory
 from rl_cluster.config_search import ENDPOINT_ACCESS, AgentTool, SearchConfig
 from rl_cluster.config_types import (
-    LEAST_TEMPERATURE,
+    AbsolutePath,
     Fraction,
     NonNegative,
     Positive,
@@ -29,7 +29,6 @@ from rl_cluster.config_types import (
     Seed,
     Temperature,
     UserPath,
-    check_absolute,
 )
 from rl_cluster.errors import ConfigError
 
@@ -57,36 +56,6 @@ class EnvironmentConfig(Section):
             raise ValueError(f"tools={list(self.tools)} names a tool twice; leave one out")
         if set(self.tools) == {"read_document"}:
             raise ValueError("tools=['read_document'] finds nothing to read; add a search tool")
-        return self
-
-
-class RolloutConfig(Section):
-    num_workers: Positive
-    rollout_max_concurrency: Positive
-    rollout_timeout: Seconds
-    rollout_max_retries: NonNegative
-    sampling_max_tokens: Positive
-    max_sequence_length: Positive
-    temperature: Annotated[float, Field(ge=LEAST_TEMPERATURE, le=2)]
-    sampling_top_p: Annotated[float, Field(gt=0, le=1)]
-    kv_cache_gib: Annotated[float, Field(gt=0)]
-    cpus_per_worker: Annotated[float, Field(ge=0)]
-    gpus_per_worker: Annotated[float, Field(ge=0)]
-    tensor_parallel_size: Positive
-    gpu_memory_utilization: Annotated[float, Field(gt=0, lt=1)]
-    enforce_eager: bool
-    cpu_threads: Positive
-    yield_to_learner: bool
-    start_timeout_s: Seconds
-    max_restarts: NonNegative
-
-    @model_validator(mode="after")
-    def _gpu_for_each_part(self) -> RolloutConfig:
-        if self.gpus_per_worker and self.tensor_parallel_size > max(1.0, self.gpus_per_worker):
-            raise ValueError(
-                f"tensor_parallel_size={self.tensor_parallel_size} is over gpus_per_worker={self.gpus_per_worker:g}, but each part of a "
-                "model that is cut needs a GPU of its own; raise gpus_per_worker or lower tensor_parallel_size"
-            )
         return self
 
 
@@ -167,7 +136,7 @@ class WeightSyncConfig(Section):
     lora: Literal["merged", "adapter"]
     timeout_s: Seconds
     probe_tolerance: Annotated[float, Field(gt=0)] | None
-    folder: UserPath
+    folder: AbsolutePath
 
 
 class StalenessConfig(Section):
@@ -186,7 +155,7 @@ class WarmupConfig(Section):
 
 class DataConfig(Section):
     name: Literal["enterprise_kb", "tables"]
-    folder: UserPath | None
+    folder: AbsolutePath | None
     num_documents: Annotated[int, Field(ge=2000, le=500_000)]
     seed: Seed
     train_tasks: Positive
@@ -229,6 +198,15 @@ class TrackingConfig(Section):
 
     @model_validator(mode="after")
     def _no_credentials(self) -> TrackingConfig:
+        if self.uri and self.uri != "databricks" and "://" not in self.uri:
+            raise ValueError(
+                f"uri={self.uri} is no address of a store; give sqlite:////absolute/mlflow.db or the address of a server"
+            )
+        if self.uri and self.uri.startswith("sqlite:///") and not self.uri.startswith("sqlite:////"):
+            raise ValueError(
+                f"uri={self.uri} names a relative file, but Ray runs a job in its own copy of the working directory, where it would be lost; "
+                f"give an absolute one, with four slashes: sqlite:////absolute/{self.uri.removeprefix('sqlite:///')}"
+            )
         if self.uri and "@" in self.uri.partition("://")[2].partition("/")[0]:
             raise ValueError(
                 "uri holds credentials, which would be logged; set MLFLOW_TRACKING_USERNAME and MLFLOW_TRACKING_PASSWORD instead"
@@ -236,27 +214,11 @@ class TrackingConfig(Section):
         return self
 
 
-class ClusterConfig(Section):
-    name: str
-    device: Literal["cpu", "cuda"]
-    address_timeout_s: Seconds
-    object_store_gib: Annotated[float, Field(gt=0)] | None
-
-
-def check_cpu_cache(rollout: RolloutConfig, cluster: ClusterConfig) -> None:
-    """Raises ValueError where an engine would have another cache than the one asked for: on a CPU vLLM takes whole GiB."""
-    if cluster.device == "cpu" and rollout.kv_cache_gib % 1:
-        raise ValueError(
-            f"rollout.kv_cache_gib={rollout.kv_cache_gib:g} is no whole number, as an engine on a CPU wants it; set it to "
-            f"{math.ceil(rollout.kv_cache_gib)}"
-        )
-
-
 class Config(Section):
     """A whole run."""
 
     run_name: RunName
-    output_dir: UserPath
+    output_dir: AbsolutePath
     seed: Seed
     resume: Literal["auto", "never"]
     dry_run: bool
@@ -278,7 +240,6 @@ class Config(Section):
     @model_validator(mode="after")
     def _fits_together(self) -> Config:
         rollout, environment = self.rollout, self.environment
-        check_cpu_cache(rollout, self.cluster)
         if rollout.sampling_top_p < 1:
             raise ValueError(
                 f"rollout.sampling_top_p={rollout.sampling_top_p}: below 1 the sampler's log-probs are renormalised over fewer "
@@ -339,6 +300,16 @@ class Config(Section):
                 "evaluation.control=true clones for as long as reinforcement learning took, but training.max_steps=0 has none; set it to "
                 "false"
             )
+        if not self.training.max_steps and self.learner.reference is not None:
+            raise ValueError(
+                f"learner.reference={self.learner.reference} scores what reinforcement learning samples, but training.max_steps=0 has none; "
+                "leave it null"
+            )
+        if self.evaluation.control and not self.warmup.enabled:
+            raise ValueError(
+                "evaluation.control=true clones on the demonstrations of the warm-up, but warmup.enabled=false has none; set "
+                "warmup=demonstrations or warmup=judgements, or evaluation.control=false"
+            )
         needs_reference = self.algorithm.kl.coefficient > 0 or self.algorithm.advantage.kl_beta > 0
         if (needs_reference or self.algorithm.loss.name == "distillation") and self.learner.reference is None:
             raise ValueError(
@@ -353,7 +324,10 @@ class Config(Section):
                 f"rollout.sampling_max_tokens={rollout.sampling_max_tokens} alone need {replies} tokens; raise it or lower the others"
             )
         if self.cluster.device == "cuda" and (self.rollout.gpus_per_worker <= 0 or self.learner.gpus_per_rank <= 0):
-            raise ValueError("cluster.device=cuda needs rollout.gpus_per_worker and learner.gpus_per_rank over 0")
+            raise ValueError(
+                "cluster.device=cuda needs rollout.gpus_per_worker and learner.gpus_per_rank over 0; set rollout=gpu and learner=gpu"
+            )
+        check_memory(rollout, self.cluster)
         transport = self.weight_sync.transport
         if transport in ("nccl", "ipc") and self.cluster.device != "cuda":
             raise ValueError(
@@ -377,7 +351,6 @@ class Config(Section):
                 f"learner.lora.lora_rank={rank} and weight_sync.transport={transport}; set weight_sync.lora=merged, or such a rank with "
                 "weight_sync=shared_memory or object_store"
             )
-        check_absolute(self.output_dir)
         return self
 
 

@@ -24,6 +24,17 @@ UserPath = Annotated[str, AfterValidator(_at_home)]
 """A path whose `~` is the home folder; a hub id or another name is left as it is."""
 
 
+def _absolute(path: str) -> str:
+    if not Path(path).is_absolute():
+        raise ValueError(
+            f"{path!r} is relative, but Ray runs a job in its own copy of the working directory, where it would be lost; give an absolute path"
+        )
+    return path
+
+
+AbsolutePath = Annotated[UserPath, AfterValidator(_absolute)]
+
+
 def _one_folder(name: str) -> str:
     if not name.strip() or name in (".", "..") or "/" in name or "\0" in name or len(name.encode()) > 200:
         raise ValueError(f"{name[:80]!r} is no name of a folder; give one of 1 to 200 bytes without a slash")
@@ -44,15 +55,6 @@ Temperature = Annotated[float, Field(ge=0, le=2), AfterValidator(_sampled_as_giv
 Seed = Annotated[int, Field(ge=0, lt=2**32)]
 """As large as all random generators take."""
 RunName = Annotated[str, AfterValidator(_one_folder)]
-
-
-def check_absolute(output_dir: str) -> None:
-    """Raises ValueError for a relative folder."""
-    if not Path(output_dir).is_absolute():
-        raise ValueError(
-            f"output_dir={output_dir}: Ray runs a job in its own copy of the working directory, where a relative path would be lost; "
-            "give an absolute path"
-        )
 
 
 class Section(BaseModel):

@@ -163,18 +163,14 @@ def _check_search(config: Config) -> None:
 
 def _check_demonstrator(config: Config) -> None:
     """The searcher by rule needs both ways of searching; without one it finds nothing that it could demonstrate."""
-    if not _demonstrated(config) or config.warmup.demonstrator != BUNDLED_CORPUS:
+    if not config.warmup.enabled or config.warmup.demonstrator != BUNDLED_CORPUS:
         return
     missing = next((tool for tool in ("bm25_search", "vector_search") if tool not in config.environment.tools), None)
     if missing is not None:
         raise ConfigError(
             f"warmup.demonstrator={BUNDLED_CORPUS} searches with {missing}, which environment.tools={list(config.environment.tools)} lacks; "
-            "add it, or set warmup=judgements, or warmup=none and evaluation.control=false."
+            "add it, or set warmup=judgements or warmup=none."
         )
-
-
-def _demonstrated(config: Config) -> bool:
-    return config.warmup.enabled or config.evaluation.control
 
 
 def _check_data(config: Config) -> None:
@@ -201,12 +197,12 @@ def _check_data(config: Config) -> None:
                     "give each task to one split."
                 )
             seen[task.task_id] = split
-        if split == "train" and _demonstrated(config) and config.warmup.demonstrator == BUNDLED_CORPUS:
+        if split == "train" and config.warmup.enabled and config.warmup.demonstrator == BUNDLED_CORPUS:
             foreign = next((task for task in tasks if task.corpus != BUNDLED_CORPUS), None)
             if foreign is not None:
                 raise ConfigError(
                     f"warmup.demonstrator={BUNDLED_CORPUS}: it understands {BUNDLED_CORPUS!r} only, but task {foreign.task_id!r} belongs to "
-                    f"corpus {foreign.corpus!r}; set warmup=judgements, or warmup=none and evaluation.control=false."
+                    f"corpus {foreign.corpus!r}; set warmup=judgements or warmup=none."
                 )
         if split == "train" and len(tasks) < config.training.global_batch_size:
             raise ConfigError(

@@ -9,20 +9,18 @@ from typing import Annotated, Any, Literal
 from pydantic import BeforeValidator, Field, model_validator
 
 from rl_cluster.config import (
-    ClusterConfig,
     DataConfig,
     EnvironmentConfig,
     NonNegative,
     Positive,
-    RolloutConfig,
     SearchConfig,
     Seconds,
     Section,
     TrackingConfig,
-    check_cpu_cache,
     check_settings,
 )
-from rl_cluster.config_types import RunName, Seed, Temperature, UserPath, check_absolute
+from rl_cluster.config_rollout import ClusterConfig, RolloutConfig, check_memory
+from rl_cluster.config_types import AbsolutePath, RunName, Seed, Temperature, UserPath
 from rl_cluster.errors import ConfigError
 from rl_cluster.evaluation.measures import MeasureSettings, Prices
 
@@ -128,7 +126,7 @@ class EvaluateConfig(Section):
     """One evaluation. `systems` are checked one by one, see `systems_of`."""
 
     run_name: RunName
-    output_dir: UserPath
+    output_dir: AbsolutePath
     seed: Seed
     resume: Literal["auto", "never"]
     dry_run: bool
@@ -160,7 +158,7 @@ class EvaluateConfig(Section):
                 raise ValueError(
                     f"repeats.{recipe} names {unknown}, which is none of the systems {', '.join(self.systems)}"
                 )
-        check_cpu_cache(self.rollout, self.cluster)
+        check_memory(self.rollout, self.cluster)
         if self.samples > 1 and self.temperature == 0:
             raise ValueError(
                 f"samples={self.samples} at temperature=0 would be the same episode over and over; set temperature over 0 or samples=1"
@@ -177,7 +175,6 @@ class EvaluateConfig(Section):
                     f"search.{name}={getattr(self.search, name)} spreads a search service, but an evaluation searches each index whole in "
                     f"its own process; set search.{name}=1"
                 )
-        check_absolute(self.output_dir)
         return self
 
     @property

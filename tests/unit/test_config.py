@@ -33,6 +33,7 @@ COMPANIONS = {
     "search=http_json": ["search.external.url=https://search.example/v1/search"],
     "model=hugging_face": ["model.name=/models/policy", "learner.zero_stage=1"],
     "cluster=gpu": ["rollout=gpu", "learner=gpu", "weight_sync=object_store"],
+    "rollout=gpu": ["cluster=gpu", "learner=gpu"],
 }
 
 
@@ -133,6 +134,16 @@ def test_config_and_composition_import_nothing_heavy() -> None:
             ["rollout.kv_cache_gib=2.5"],
             "rollout.kv_cache_gib=2.5 is no whole number, as an engine on a CPU wants it; set it to 3",
         ),
+        (["rollout.kv_cache_gib=null"], "rollout.kv_cache_gib=null does not fit cluster.device=cpu"),
+        (
+            ["rollout.gpu_memory_utilization=0.5"],
+            "rollout.gpu_memory_utilization=0.5 does not fit cluster.device=cpu, whose cache is set by rollout.kv_cache_gib alone",
+        ),
+        (
+            ["cluster=gpu", "rollout=gpu", "learner=gpu", "rollout.kv_cache_gib=4"],
+            "rollout.kv_cache_gib=4 does not fit cluster.device=cuda, whose cache is set by rollout.gpu_memory_utilization alone",
+        ),
+        (["cluster=gpu", "learner=gpu", "rollout.gpus_per_worker=1"], "choose rollout=gpu, and leave the other null"),
         (["environment.tools=[read_document]"], "finds nothing to read"),
         (["search=elasticsearch", "search.external.url=ftp://x"], "url=ftp://x is no HTTP address"),
         (["search=elasticsearch", "search.external.url=https://me:secret@x/_search"], "url holds credentials"),
@@ -235,24 +246,6 @@ def test_load_config_top_p_below_one_is_refused() -> None:
     assert message.endswith("set rollout.sampling_top_p=1.")
 
 
-@pytest.mark.parametrize("folder", ["runs/one", "./runs", "../runs"])
-def test_load_config_relative_output_dir_is_refused(folder: str) -> None:
-    message = refusal(f"output_dir={folder}")
-    assert message.startswith(f"output_dir={folder}: ")
-    assert message.endswith("give an absolute path.")
-
-
-def test_load_config_paths_from_home_are_expanded(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Everything that reads a setting sees the same folder."""
-    monkeypatch.setenv("HOME", "/home/me")
-    names = ("output_dir", "model.name", "learner.reference", "data.folder", "weight_sync.folder", "search.embedder")
-    config = load_config(["data=tables", *(f"{name}='~/{name}'" for name in names)])
-    values = [config.output_dir, config.model.name, config.learner.reference, config.data.folder]
-    values += [config.weight_sync.folder, config.search.embedder]
-    assert values == [f"/home/me/{name}" for name in names]
-    assert tracking_uri(config) == "sqlite:////home/me/mlflow.db"
-
-
 @pytest.mark.parametrize("name", ["bundled:smollm2-135m-instruct", "Qwen/Qwen3-4B"])
 def test_load_config_name_of_a_model_that_is_no_path_stays(name: str) -> None:
     assert load_config([f"model.name='{name}'"]).model.name == name
@@ -334,6 +327,8 @@ def test_load_config_no_reinforcement_learning_needs_a_warm_up() -> None:
     for nothing in ("warmup=none", "warmup.steps=0"):
         assert "trains by the warm-up alone, but there is none" in refusal("training.max_steps=0", nothing)
     assert "evaluation.control=true clones" in refusal("training.max_steps=0", "evaluation.control=true")
+    assert "warmup.enabled=false has none" in refusal("warmup=none", "evaluation.control=true")
+    assert "training.max_steps=0 has none; leave" in refusal("training.max_steps=0", "learner.reference=start")
 
 
 def test_load_config_constant_normaliser_can_be_stated_where_it_is_read() -> None:

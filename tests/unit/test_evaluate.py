@@ -99,7 +99,7 @@ def test_load_second_model_has_a_name_of_its_own() -> None:
             ["evaluation.pass_k=[1,4,8]", "samples=4", "temperature=1.0"],
             "evaluation.pass_k=[1, 4, 8]: pass@8 needs 8 episodes of each question, but samples=4",
         ),
-        (["output_dir=here"], "output_dir=here: "),
+        (["output_dir=here"], "output_dir: 'here' is relative"),
         (["systems.bm25.tool=grep"], "systems.bm25.tool='grep' is refused"),
         (["systems.bm25.kind=oracle"], "systems.bm25.kind='oracle' is unknown"),
         (["systems.bm25.prices.per_search=-1.0"], "systems.bm25.prices.per_search=-1.0 is refused"),

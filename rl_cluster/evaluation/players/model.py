@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from rl_cluster.config import RolloutConfig
+from rl_cluster.config_rollout import RolloutConfig
 from rl_cluster.datasets.task import Document, Task
 from rl_cluster.environments.search import SearchEnvironmentSettings
 from rl_cluster.environments.sizing import measure_episode
