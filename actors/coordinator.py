@@ -90,7 +90,7 @@ class Coordinator:
         self.completed_steps = 0
         self.sequence = 0
         self.history: list[dict[str, float]] = []
-        self.best: dict[str, float] = {}
+        self.best: dict[str, Any] = {}
         self.rl_seconds = 0.0
         self.rl_started: float | None = None
         self.trained_steps = 0
@@ -399,9 +399,9 @@ class Coordinator:
     # -- evaluation, checkpoints, end ----------------------------------------------------------------------------------
 
     async def _validate(self) -> None:
-        score = await self.evaluation.validate(self.data.validation, self.sequence, self.completed_steps)
-        if score is not None and (not self.best or score > self.best["ndcg@10"]):
-            self.best = {"step": float(self.completed_steps), "ndcg@10": score}
+        found = await self.evaluation.validate(self.data.validation, self.sequence, self.completed_steps)
+        if found is not None and (not self.best or found["ndcg@10"] > self.best["ndcg@10"]):
+            self.best = {"step": float(self.completed_steps), **found}
             await self._save_model("best", self.best)
         self.alarms.after_validation(self.history, self.completed_steps)
 
@@ -428,10 +428,10 @@ class Coordinator:
         self.tracker.log_metrics({"timing_s/save_checkpoint": seconds}, self.completed_steps)
         self.log.say(f"checkpoint of step {self.completed_steps} saved in {seconds:.1f} s")
 
-    async def _save_model(self, name: str, validation: dict[str, float] | None = None) -> None:
+    async def _save_model(self, name: str, validation: dict[str, Any] | None = None) -> None:
         partial = begin_model(self.output, name)
         await self.learner.call("save_hugging_face", self.config.training.step_timeout_s, str(partial))
-        write_model_card(partial, self.config, self.completed_steps, self.report.as_json())
+        write_model_card(partial, self.config, self.completed_steps, self.report.as_json(), validation)
         folder = commit_model(self.output, name, validation)
         self.log.say(f"the model is saved in {folder}")
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Sequence
+from typing import Any
 
 from actors.evaluator import play_once
 from actors.event_log import EventLog
@@ -21,7 +22,7 @@ from rl_cluster.episodes.trajectory import Trajectory
 from rl_cluster.errors import WeightSyncError
 from rl_cluster.evaluation.external import get_external_metric
 from rl_cluster.evaluation.report import first_views
-from rl_cluster.evaluation.summary import EpisodeRecord
+from rl_cluster.evaluation.summary import EpisodeRecord, summarise
 from rl_cluster.tracking.report import RunReport
 from rl_cluster.tracking.run_tracker import RunTracker
 
@@ -46,8 +47,8 @@ class EvaluationStage:
         self.events = events
         self.external = get_external_metric(config.evaluation.external_metric)
 
-    async def validate(self, tasks: Sequence[Task], sequence: int, step: int) -> float | None:
-        """Mean nDCG@10 over `tasks`; None when episodes were lost and the number means nothing."""
+    async def validate(self, tasks: Sequence[Task], sequence: int, step: int) -> dict[str, Any] | None:
+        """`ndcg@10`, its interval `ci95` and the number `n` of `tasks`; None when episodes were lost and the number means nothing."""
         started = time.monotonic()
         self.events.say(f"validating on {len(tasks)} questions")
         records, trajectories = await self._play(tasks, self.config.evaluation.validation_temperature, sequence)
@@ -64,7 +65,8 @@ class EvaluationStage:
             self.events.say(f"{lost} were lost to infrastructure: not compared")
             return None
         self.events.emit("validation", step=step, metrics=metrics)
-        return metrics["val/ndcg@10"]
+        summary = summarise(records, resamples=1000, seed=step).as_json()
+        return {name: summary[name] for name in ("ndcg@10", "ci95", "n")}
 
     async def test(self, name: str, tasks: Sequence[Task], sequence: int, completed_steps: int, step: int) -> None:
         """Evaluates as `name` for `step`, unless that was done for this step before the run was interrupted."""

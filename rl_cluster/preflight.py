@@ -299,10 +299,11 @@ def asked(config: Config) -> list[Ask]:
 @dataclass
 class Fit:
     """`table`: what the job asks of the cluster against what that has; `lacks`: what there is too little of, in words, none where
-    the job fits; `busy`: what others hold now, so that the job has to wait for it."""
+    the job fits; `mends`: what to do about that; `busy`: what others hold now, so that the job has to wait for it."""
 
     table: Any
     lacks: list[str] = field(default_factory=list)
+    mends: list[str] = field(default_factory=list)
     busy: list[str] = field(default_factory=list)
 
 
@@ -330,6 +331,10 @@ def fit(config: Config) -> Fit:
         enough = wanted <= has + SLACK
         if not enough:
             found.lacks.append(f"{wanted:g} {name} of {has:g}")
+            if resource == "object_store_memory":
+                found.mends.append(
+                    f"lower cluster.object_store_gib={wanted:g}, or start Ray with --object-store-memory={wanted * gib:.0f} (bytes)"
+                )
         elif unit == 1 and wanted > free.get(resource, 0.0) / unit + SLACK:
             found.busy.append(f"{wanted:g} {name}, of which {free.get(resource, 0.0) / unit:g} is free")
         lack = "" if enough else f"[red]{wanted - has:.2f} missing[/]"
@@ -340,4 +345,9 @@ def fit(config: Config) -> Fit:
             each = f"{ask.kind} of {ask.cpus:g} CPU, {ask.gpus:g} GPU"
             table.add_row(each, str(ask.number), "", "", f"[red]{missing[ask.kind]} on no node[/]")
             found.lacks.append(f"room for {missing[ask.kind]} of {ask.number} x {each}")
+    if len(found.lacks) > len(found.mends):
+        found.mends.append(
+            f"lower rollout.num_workers={config.rollout.num_workers} or learner.num_ranks={config.learner.num_ranks}, or what each of them "
+            "takes, or add nodes"
+        )
     return found

@@ -52,9 +52,7 @@ def run(config: Config) -> int:
         if found.lacks:
             console.print(found.table)
             raise ClusterError(
-                f"The cluster cannot hold the job (see the table): it lacks {', and '.join(found.lacks)}; lower "
-                f"rollout.num_workers={config.rollout.num_workers} or learner.num_ranks={config.learner.num_ranks}, or what each of them "
-                "takes, or add nodes."
+                f"The cluster cannot hold the job (see the table): it lacks {', and '.join(found.lacks)}; {', and '.join(found.mends)}."
             )
         _check_search_port(config)
         _check_transport(config)

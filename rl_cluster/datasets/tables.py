@@ -1,13 +1,12 @@
 """Tasks as a Parquet table.
 
 Columns: `task_id, query_id, prompt, gains, excluded, answers, corpus, split, locale, metadata`; `gains` is a JSON object
-{doc_id: gain >= 0}, `excluded` and `answers` are JSON lists of strings, `metadata` is a JSON object.
+{doc_id: gain from 0 to MAX_GAIN}, `excluded` and `answers` are JSON lists of strings, `metadata` is a JSON object.
 """
 
 from __future__ import annotations
 
 import json
-import math
 import os
 from collections.abc import Container, Iterable, Mapping
 from pathlib import Path
@@ -16,7 +15,7 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from rl_cluster.datasets.task import Task
+from rl_cluster.datasets.task import MAX_GAIN, Task, is_gain
 from rl_cluster.errors import DataError
 
 TASK_COLUMNS = (
@@ -82,7 +81,7 @@ def read_tasks(path: str | Path, split: str, dataset: str = "") -> list[Task]:
     if missing:
         raise DataError(f"{path}: the column {missing[0]!r} is missing; the columns are {', '.join(TASK_COLUMNS)}.")
     tasks, seen, splits = [], {}, set()
-    for number, row in enumerate(table.to_pylist(), start=1):
+    for number, row in enumerate(_rows(table, path), start=1):
         task_id = row["task_id"]
         if not isinstance(task_id, str) or not task_id:
             raise DataError(f"{path}: row {number} has the task_id {task_id!r}; give each task a unique string.")
@@ -107,7 +106,7 @@ def check_tasks(tasks: Iterable[Task], corpus_ids: Container[str], corpus: str |
     """Raises DataError at the first task that cannot be scored over a corpus.
 
     That is: an id that stands twice, another corpus than `corpus` (where given), a gain for a document that the corpus
-    lacks (unless the task says so under `missing_from_corpus`) or the task excludes, a gain that is negative or not finite,
+    lacks (unless the task says so under `missing_from_corpus`) or the task excludes, a gain that is no number from 0 to MAX_GAIN,
     or no gain above 0.
     """
     seen: set[str] = set()
@@ -119,8 +118,8 @@ def check_tasks(tasks: Iterable[Task], corpus_ids: Container[str], corpus: str |
         if corpus is not None and task.corpus != corpus:
             raise DataError(f"{at} asks the corpus {task.corpus!r}, but {corpus!r} is loaded; correct its corpus.")
         for doc_id, gain in task.gains.items():
-            if not (math.isfinite(gain) and gain >= 0):
-                raise DataError(f"{at} has the gain {gain} for {doc_id!r}; give numbers of at least 0.")
+            if not is_gain(gain):
+                raise DataError(f"{at} has the gain {gain!r:.40} for {doc_id!r}; give numbers from 0 to {MAX_GAIN:g}.")
             if doc_id not in corpus_ids and doc_id not in task.metadata.get(MISSING, ()):
                 raise DataError(
                     f"{at} has a gain for the document {doc_id!r}, which the corpus lacks; remove or correct it."
@@ -131,6 +130,19 @@ def check_tasks(tasks: Iterable[Task], corpus_ids: Container[str], corpus: str |
             raise DataError(f"{at} has no document with a gain above 0; add one or remove the task.")
 
 
+def _rows(table: pa.Table, path: Path) -> list[dict[str, Any]]:
+    """The rows of a table whose columns are all text. Raises DataError for others."""
+    for column in (column for column in TASK_COLUMNS if column in table.column_names):
+        kind = table.schema.field(column).type
+        values = kind.value_type if pa.types.is_dictionary(kind) else kind
+        if not any(is_text(values) for is_text in (pa.types.is_string, pa.types.is_large_string, pa.types.is_null)):
+            raise DataError(f"{path}: the column {column!r} holds {kind}; write it as text.")
+    try:
+        return table.to_pylist()
+    except UnicodeDecodeError as error:
+        raise DataError(f"{path}: a text in it is not UTF-8 ({error}); write it again in UTF-8.") from error
+
+
 def _dumps(value: Any) -> str:
     return json.dumps(value, ensure_ascii=False, sort_keys=True)
 
@@ -138,8 +150,8 @@ def _dumps(value: Any) -> str:
 def _task(row: Mapping[str, Any], at: str, dataset: str) -> Task:
     gains = _json(row, "gains", dict, at)
     for doc_id, gain in gains.items():
-        if isinstance(gain, bool) or not isinstance(gain, int | float) or not (math.isfinite(gain) and gain >= 0):
-            raise DataError(f"{at} has the gain {gain!r} for {doc_id!r}; give numbers of at least 0.")
+        if not is_gain(gain):
+            raise DataError(f"{at} has the gain {gain!r:.40} for {doc_id!r}; give numbers from 0 to {MAX_GAIN:g}.")
     for column in ("prompt", "corpus"):
         if not isinstance(row[column], str) or not row[column].strip():
             raise DataError(f"{at} has the {column} {row[column]!r}; write a text.")
@@ -166,7 +178,7 @@ def _json(row: Mapping[str, Any], column: str, kind: type, at: str) -> Any:
     label = "object" if kind is dict else "list"
     try:
         value = json.loads(text)
-    except (json.JSONDecodeError, TypeError) as error:
+    except (ValueError, RecursionError) as error:  # numbers of thousands of digits, brackets within thousands of others
         raise DataError(f"{at} has {column} that is not JSON ({error}); write a JSON {label}.") from error
     if not isinstance(value, kind):
         raise DataError(f"{at} has the {column} {value!r}; write a JSON {label}.")

@@ -31,7 +31,15 @@ It plays in at most {max_turns} turns with the tools {tools}, in the `{tool_form
 | learning rate | {rate} |
 | warm-up demonstrations | {demonstrations} |
 | max_steps_off_policy | {staleness} |
-{numbers}"""
+{validation}{numbers}"""
+
+_VALIDATION = """
+## Validation
+
+nDCG@10 of {score} on {n} questions of the validation split, at temperature {temperature:g}, after step {step:.0f}: the largest of the
+run's validations, for which this model was chosen. A score that was chosen for its size flatters; brackets are its 95% interval over
+questions as if it had not been.
+"""
 
 _NUMBERS = """
 ## Numbers
@@ -49,8 +57,15 @@ _PUBLISHED = {BUNDLED_PREFIX + BUNDLED_POLICY: ("HuggingFaceTB/SmolLM2-135M-Inst
 """Under which name, and which licence, a bundled model is published."""
 
 
-def write_model_card(folder: Path, config: Config, completed_steps: int, report: Mapping[str, Any]) -> None:
-    """Writes `README.md` into a model folder. `report`: as `RunReport.as_json`; what it lacks is left out."""
+def write_model_card(
+    folder: Path,
+    config: Config,
+    completed_steps: int,
+    report: Mapping[str, Any],
+    validation: Mapping[str, Any] | None = None,
+) -> None:
+    """Writes `README.md` into a model folder. `report`: as `RunReport.as_json`; what it lacks is left out. `validation`: for what the
+    model was chosen, `step`, `ndcg@10`, `ci95` and `n`."""
     template = folder / "chat_template.jinja"
     tool_format = config.model.tool_format
     if tool_format == "auto" and template.is_file():
@@ -71,6 +86,7 @@ def write_model_card(folder: Path, config: Config, completed_steps: int, report:
         rate=config.learner.learning_rate,
         demonstrations=config.warmup.demonstrations if config.warmup.enabled else 0,
         staleness=config.staleness.max_steps_off_policy,
+        validation=_validation(config, validation) if validation else "",
         numbers=_numbers(config, report),
     )
     (folder / "README.md").write_text(card, encoding="utf-8")
@@ -105,6 +121,11 @@ def _licence(folder: Path) -> str | None:
         return None
     licence = head.get("license") if isinstance(head, dict) else None
     return licence if isinstance(licence, str) else None
+
+
+def _validation(config: Config, found: Mapping[str, Any]) -> str:
+    temperature = config.evaluation.validation_temperature
+    return _VALIDATION.format(score=_bounds(found, "{:.3f}"), n=found["n"], temperature=temperature, step=found["step"])
 
 
 def _numbers(config: Config, report: Mapping[str, Any]) -> str:

@@ -8,6 +8,7 @@ from __future__ import annotations
 import json
 import shutil
 from pathlib import Path
+from typing import Any
 
 from rl_cluster.errors import CheckpointError
 from rl_cluster.learning.whole_folder import put_in_place, recover
@@ -23,7 +24,7 @@ def begin_model(output: Path, name: str) -> Path:
     return folder
 
 
-def commit_model(output: Path, name: str, validation: dict[str, float] | None = None) -> Path:
+def commit_model(output: Path, name: str, validation: dict[str, Any] | None = None) -> Path:
     """Gives a written model its name in place of the one before. Raises CheckpointError where there are no weights."""
     partial, final = output / f".{name}.partial", output / name
     if not any(partial.glob("*.safetensors")):
@@ -36,8 +37,8 @@ def commit_model(output: Path, name: str, validation: dict[str, float] | None = 
     return final
 
 
-def validation_of(output: Path, name: str) -> dict[str, float]:
-    """`step` and `ndcg@10` of a saved model; empty where there is none. One that was being replaced when a process ended counts."""
+def validation_of(output: Path, name: str) -> dict[str, Any]:
+    """`step`, `ndcg@10`, `ci95` and `n` of a saved model; empty where there is none. One that was being replaced when a process ended counts."""
     recover(output / name)
     path = output / name / _VALIDATION
     return json.loads(path.read_text()) if path.exists() else {}

@@ -43,9 +43,13 @@ def test_tasks_written_and_read_are_equal(tmp_path):
         ({"task_id": "t1"}, ["row 2", "'t1'", "row 1", "unique"]),
         ({"task_id": ""}, ["row 2", "task_id"]),
         ({"gains": "{d1: 1}"}, ["row 2", "'t2'", "gains", "not JSON"]),
-        ({"gains": '{"d1": -1}'}, ["row 2", "-1", "'d1'", "at least 0"]),
-        ({"gains": '{"d1": "high"}'}, ["'high'", "at least 0"]),
+        ({"gains": '{"d1": -1}'}, ["row 2", "-1", "'d1'", "from 0 to 1e+09"]),
+        ({"gains": '{"d1": "high"}'}, ["'high'", "from 0 to 1e+09"]),
         ({"gains": "[1]"}, ["gains", "object"]),
+        ({"gains": f'{{"d1": {"9" * 400}}}'}, ["row 2", "999", "'d1'", "from 0 to 1e+09"]),
+        ({"gains": f'{{"d1": {"9" * 5000}}}'}, ["row 2", "gains", "not JSON"]),
+        ({"metadata": "[" * 10**5}, ["row 2", "metadata", "not JSON"]),
+        ({"gains": '{"d1": NaN}'}, ["row 2", "nan", "'d1'"]),
         ({"excluded": "[1]"}, ["excluded", "strings"]),
         ({"prompt": "  "}, ["row 2", "prompt", "text"]),
     ],
@@ -54,6 +58,38 @@ def test_read_tasks_malformed_row_names_row_value_and_mend(tmp_path, changed, wo
     with pytest.raises(DataError) as error:
         read_tasks(_write(tmp_path / "tasks.parquet", **changed), "test")
     assert all(word in str(error.value) for word in ["tasks.parquet", *words])
+
+
+@pytest.mark.parametrize("column", ["locale", "prompt", "gains"])
+def test_read_tasks_column_of_another_kind_is_named(tmp_path, column):
+    table = pq.read_table(_write(tmp_path / "tasks.parquet"))
+    place = table.column_names.index(column) if column in table.column_names else len(table.column_names)
+    numbers = pa.array([7] * len(table))
+    changed = (
+        table.set_column(place, column, numbers)
+        if place < len(table.column_names)
+        else table.append_column(column, numbers)
+    )
+    pq.write_table(changed, tmp_path / "other.parquet")
+    with pytest.raises(DataError, match=rf"other\.parquet: the column '{column}' holds int64; write it as text"):
+        read_tasks(tmp_path / "other.parquet", "test")
+
+
+def test_read_tasks_column_of_categories_is_text(tmp_path):
+    table = pq.read_table(_write(tmp_path / "tasks.parquet"))
+    place = table.column_names.index("split")
+    categories = table.column("split").dictionary_encode()
+    pq.write_table(table.set_column(place, "split", categories), tmp_path / "tasks.parquet")
+    assert len(read_tasks(tmp_path / "tasks.parquet", "test")) == len(table)
+
+
+def test_read_tasks_text_that_is_not_utf8_is_refused(tmp_path):
+    table = pq.read_table(_write(tmp_path / "tasks.parquet"))
+    latin = pa.array([b"caf\xe9"] * len(table), pa.binary()).view(pa.string())
+    table = table.set_column(table.column_names.index("prompt"), "prompt", latin)
+    pq.write_table(table, tmp_path / "tasks.parquet")
+    with pytest.raises(DataError, match=r"tasks\.parquet: a text in it is not UTF-8 .*; write it again in UTF-8"):
+        read_tasks(tmp_path / "tasks.parquet", "test")
 
 
 def test_read_tasks_empty_split_names_those_present(tmp_path):

@@ -34,6 +34,19 @@ def test_card_of_the_bundled_model_names_its_published_base_and_licence(tmp_path
     assert "| difference, same questions | +0.250 [+0.125, +0.375] | | | 8 |" in text
 
 
+def test_card_of_a_model_chosen_by_validation_says_for_what(tmp_path: Path) -> None:
+    chosen = {"step": 4.0, "ndcg@10": 0.5, "ci95": (0.4, 0.6), "n": 24}
+    overrides = ["evaluation.validation_temperature=0"]
+    write_model_card(tmp_path, load_config(overrides), 4, {}, chosen)
+    text = " ".join((tmp_path / "README.md").read_text().split())
+    assert (
+        "nDCG@10 of 0.500 [0.400, 0.600] on 24 questions of the validation split, at temperature 0, after step 4:"
+        in text
+    )
+    write_model_card(tmp_path, load_config(overrides), 4, REPORT)
+    assert "## Validation" not in (tmp_path / "README.md").read_text()
+
+
 @pytest.mark.parametrize(
     ("readme", "licence"),
     [("---\nlicense: mit\n---\n# x\n", "mit"), ("# no head\n", None), ("---\na: [\n---\n", None), (None, None)],

@@ -73,5 +73,18 @@ def test_resource_table_worker_that_no_node_holds_does_not_fit(monkeypatch: pyte
 def test_resource_table_more_than_there_is_says_how_much_is_missing(monkeypatch: pytest.MonkeyPatch) -> None:
     lines, found = table_of(monkeypatch, [{"CPU": 4.0}], {"CPU": 4.0}, "rollout.cpus_per_worker=9")
     assert found.lacks[:2] == ["9.5 CPU of 4", "1 object store GiB of 0"]
+    assert [mend.partition("=")[0] for mend in found.mends] == [
+        "lower cluster.object_store_gib",
+        "lower rollout.num_workers",
+    ]
     assert ["CPU", "9.50", "4.00", "4.00", "5.50", "missing"] in lines
     assert ["object", "store", "GiB", "1.00", "0.00", "0.00", "1.00", "missing"] in lines
+
+
+def test_resource_table_object_store_alone_is_mended_by_its_own_setting(monkeypatch: pytest.MonkeyPatch) -> None:
+    node = {"CPU": 8.0, "object_store_memory": 2.0 * (1 << 30)}
+    _, found = table_of(monkeypatch, [node], {"CPU": 8.0}, "cluster.object_store_gib=3")
+    assert found.lacks == ["3 object store GiB of 2"]
+    assert found.mends == [
+        "lower cluster.object_store_gib=3, or start Ray with --object-store-memory=3221225472 (bytes)"
+    ]

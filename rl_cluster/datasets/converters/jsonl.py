@@ -7,7 +7,6 @@ answers alone are judged), and may have `excluded`, `answers`, `split`, `corpus`
 
 from __future__ import annotations
 
-import math
 import re
 from collections.abc import Iterator
 
@@ -15,7 +14,7 @@ from rl_cluster.datasets.preparation.converter import Card, ConverterSettings, D
 from rl_cluster.datasets.preparation.report import Report
 from rl_cluster.datasets.preparation.rows import Row, read_all
 from rl_cluster.datasets.preparation.source import Source
-from rl_cluster.datasets.task import Document
+from rl_cluster.datasets.task import MAX_GAIN, Document, is_gain
 
 CARD = Card(title="own JSONL", licence="your own", homepage="", role="own")
 _LOCALE = re.compile(r"[A-Za-z]{2,3}([-_][A-Za-z0-9]{2,8})*")
@@ -71,6 +70,6 @@ def _gains(row: Row, report: Report) -> dict[str, float]:
     if not isinstance(value, dict):
         raise row.wrong("gains", "is neither an object nor a list", "write {document id: gain} or a list of ids")
     for gain in value.values():
-        if isinstance(gain, bool) or not isinstance(gain, int | float) or not math.isfinite(gain) or gain < 0:
-            raise row.wrong("gains", f"holds {gain!r}, which is no gain", "write numbers of at least 0")
+        if not is_gain(gain):
+            raise row.wrong("gains", f"holds {gain!r:.40}, which is no gain", f"write numbers from 0 to {MAX_GAIN:g}")
     return {doc_id: float(gain) for doc_id, gain in value.items()}
