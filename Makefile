@@ -15,6 +15,9 @@ DATABASE ?= $(HOME)/rl_cluster/mlflow.db
 TORCH := $(if $(wildcard $(PIP_FIND_LINKS)/torch-*cpu*.whl),,--torch-backend cpu)
 UV := UV_FIND_LINKS="$(PIP_FIND_LINKS)" $(BIN)/uv pip
 
+# Every process of a run and of the tests would otherwise compile this project's modules anew.
+unexport PYTHONDONTWRITEBYTECODE
+
 .PHONY: train search-cpu test test-unit lint format ui clean setup lock
 
 train: setup
