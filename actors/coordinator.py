@@ -422,7 +422,10 @@ class Coordinator:
         )
         keep = self.config.training.keep_checkpoints
         parts = self.config.learner.num_ranks if self.config.learner.zero_stage else 0
-        commit_checkpoint(self.checkpoints, self.completed_steps, state, keep, protect=(0,), optimizer_parts=parts)
+        # Apart, since a large one takes its time to reach the disk.
+        await asyncio.to_thread(
+            commit_checkpoint, self.checkpoints, self.completed_steps, state, keep, protect=(0,), optimizer_parts=parts
+        )
         await ask("The buffer", self.buffer.checkpointed.remote())
         seconds = time.monotonic() - started
         self.tracker.log_metrics({"timing_s/save_checkpoint": seconds}, self.completed_steps)
@@ -432,7 +435,7 @@ class Coordinator:
         partial = begin_model(self.output, name)
         await self.learner.call("save_hugging_face", self.config.training.step_timeout_s, str(partial))
         write_model_card(partial, self.config, self.completed_steps, self.report.as_json(), validation)
-        folder = commit_model(self.output, name, validation)
+        folder = await asyncio.to_thread(commit_model, self.output, name, validation)
         self.log.say(f"the model is saved in {folder}")
 
     async def _control_arm(self) -> None:

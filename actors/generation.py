@@ -2,7 +2,8 @@
 
 Invariants: no group starts that the staleness bound could not train, judged by the weights of the worker that would play
 it, so that one that lags holds back nobody; a group is finished in the ledger only after the buffer has it on disk; a group
-that a step waits for longer than `training.straggler_timeout_s` is cancelled and dropped with that reason; when
+that a step waits for because it would be too old for the next, longer than `training.straggler_timeout_s`, is cancelled and
+dropped with that reason (what hangs on newer weights ends by the pool's own deadline of a group, which plays it again); when
 groups are lost again and again, the run ends instead of using up its tasks.
 """
 
@@ -107,6 +108,7 @@ class Generation:
                 self.generating.result()
             if (error := self.crash or self.pool.failure) is not None:
                 raise error
+            await self._give_up_stragglers()
             for group_id, age in (await ask("The buffer", self.buffer.sweep.remote(self.completed_steps))).items():
                 ledger.drop(group_id, DropReason.STALE)
                 self.log.say(f"group {group_id} is dropped: age {age} is over staleness.max_steps_off_policy")
@@ -117,10 +119,7 @@ class Generation:
             if finished and not ready:
                 return None
             if ready >= count and not self._urgent():
-                for flight in self.in_flight.values():
-                    flight.awaited_since = None  # what this step did without is not what the next one waits for
                 return await ask("The buffer", self.buffer.take.remote(count, self.completed_steps))
-            await self._give_up_stragglers(self._awaited() if ready < count else self._urgent())
             await asyncio.sleep(READY_POLL_S)
 
     def _urgent(self) -> list[str]:
@@ -128,15 +127,9 @@ class Generation:
         last_chance = self.completed_steps - self.policy.max_steps_off_policy
         return [group_id for group_id, flight in self.in_flight.items() if flight.version <= last_chance]
 
-    def _awaited(self) -> list[str]:
-        """The groups that a step lacks which has too few: all under way where no other can start in place of one."""
-        oldest = self._oldest_admissible()
-        room = oldest is not None and self.pool.version_with_room(self.config.training.group_size, oldest) is not None
-        return self._urgent() if room and self.queue.ledger.summary()["pending"] else list(self.in_flight)
-
-    async def _give_up_stragglers(self, awaited: list[str]) -> None:
+    async def _give_up_stragglers(self) -> None:
         limit = self.config.training.straggler_timeout_s
-        for group_id in awaited:
+        for group_id in self._urgent():
             flight = self.in_flight.get(group_id)  # it may have ended while another was given up
             if flight is None or flight.task is None or not flight.playing:
                 continue

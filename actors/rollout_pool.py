@@ -92,7 +92,7 @@ class RolloutPool:
                 raise
             raise ClusterError(
                 f"{worker.worker_id} died while it started ({first_line(error)}), most likely for lack of memory; give its node more, or "
-                "lower rollout.kv_cache_gib or rollout.gpu_memory_utilization."
+                "lower rollout.kv_cache_gib (on a CPU) or rollout.gpu_memory_utilization (on a GPU)."
             ) from error
 
     async def _start(self, worker: _Worker) -> None:

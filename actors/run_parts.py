@@ -142,7 +142,7 @@ async def _build(config: Config, folder: Path, corpus: str, locales: list[str]) 
             raise
         raise ClusterError(
             f"The process that built the index of {corpus} died ({first_line(error)}), most likely for lack of memory; give its node more, "
-            "or lower search.memory_gib."
+            "or set search/vector=ivf_pq."
         ) from error
     except TimeoutError as error:
         raise DeadlineError(

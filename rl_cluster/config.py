@@ -311,7 +311,11 @@ class Config(Section):
                 "warmup=demonstrations or warmup=judgements, or evaluation.control=false"
             )
         needs_reference = self.algorithm.kl.coefficient > 0 or self.algorithm.advantage.kl_beta > 0
-        if (needs_reference or self.algorithm.loss.name == "distillation") and self.learner.reference is None:
+        if (
+            self.training.max_steps
+            and (needs_reference or self.algorithm.loss.name == "distillation")
+            and self.learner.reference is None
+        ):
             raise ValueError(
                 f"learner.reference is not set, but algorithm.loss={self.algorithm.loss.name} with kl.coefficient="
                 f"{self.algorithm.kl.coefficient} and advantage.kl_beta={self.algorithm.advantage.kl_beta} needs it; set "

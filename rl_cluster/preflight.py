@@ -75,18 +75,17 @@ def _check_resume(config: Config) -> None:
     folder = last_checkpoint(Path(config.output_dir) / "checkpoints")
     if folder is None:
         return
-    state = read_state(folder)
     if config.resume == "never":
         raise ConfigError(
-            f"output_dir={config.output_dir} holds a run at step {state.completed_steps}; set resume=auto to continue it, or choose another "
+            f"output_dir={config.output_dir} holds a run at {folder.name}; set resume=auto to continue it, or choose another "
             "run_name or output_dir."
         )
     if not config.training.max_steps:
         raise ConfigError(
-            f"training.max_steps=0 starts from the model anew, but output_dir={config.output_dir} holds a run at step {state.completed_steps}; choose "
+            f"training.max_steps=0 starts from the model anew, but output_dir={config.output_dir} holds a run at {folder.name}; choose "
             "another run_name or output_dir."
         )
-    before = bound_settings(state.config)
+    before = bound_settings(read_state(folder).config)
     now = bound_settings(config.model_dump(mode="json"))
     for name in sorted(before.keys() | now.keys()):
         if before.get(name) != now.get(name):

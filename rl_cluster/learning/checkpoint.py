@@ -69,7 +69,7 @@ def commit_checkpoint(
             f"{partial} holds {parts} of {optimizer_parts} parts of the optimiser and {len(list(learner.glob('*.pt')))} files of the learner "
             "in all: a learner's node does not share this folder; set output_dir to one that all share."
         )
-    (partial / STATE).write_text(json.dumps(msgspec.to_builtins(state)))
+    (partial / STATE).write_text(json.dumps(msgspec.structs.asdict(state)))
     put_in_place(partial, final)
     steps = [s for s in checkpoint_steps(root) if s not in protect]
     for old in steps[:-keep]:
@@ -109,7 +109,12 @@ def read_state(folder: Path) -> RunState:
     try:
         # Read by `json`, since metrics may be NaN.
         return msgspec.convert(json.loads((folder / STATE).read_text()), RunState)
-    except (OSError, ValueError, RecursionError, msgspec.ValidationError) as error:
+    except msgspec.ValidationError as error:
+        raise CheckpointError(
+            f"{folder / STATE} is that of no run of this version ({error}); go on with the version that wrote it, or choose another "
+            "run_name or output_dir."
+        ) from error
+    except (OSError, ValueError, RecursionError) as error:
         raise CheckpointError(
             f"{folder / STATE} cannot be read ({error}); remove {folder} to resume from the one before."
         ) from error
@@ -133,6 +138,6 @@ def check_same_data(folder: Path, before: Mapping[str, str], now: Mapping[str, s
     for name, identity in now.items():
         if before.get(name) != identity:
             raise CheckpointError(
-                f"{folder} was made on other data ({name}: {before.get(name, 'none')[:12]} then, {identity[:12]} now); put the data back "
-                "as they were, or choose another run_name or output_dir."
+                f"{folder} was made on other data ({name}: {before.get(name, 'none')[:12]} then, {identity[:12]} now); put back the data, and "
+                "for an index the versions of what makes it, or choose another run_name or output_dir."
             )

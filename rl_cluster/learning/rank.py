@@ -408,7 +408,8 @@ class LearnerRank:
         except (AssertionError, KeyError, RuntimeError, ValueError) as error:
             reason = " ".join(str(error).split())[:200]
             raise CheckpointError(
-                f"{folder}/learner does not fit the job ({reason}); set model and learner as they were."
+                f"{folder}/learner does not fit the job ({reason}); set model and learner as they were, or remove {folder}, if it "
+                "is damaged, to resume from the one before."
             ) from error
         except (EOFError, OSError, pickle.UnpicklingError) as error:
             raise CheckpointError(

@@ -328,6 +328,8 @@ def test_load_config_no_reinforcement_learning_needs_a_warm_up() -> None:
         assert "trains by the warm-up alone, but there is none" in refusal("training.max_steps=0", nothing)
     assert "evaluation.control=true clones" in refusal("training.max_steps=0", "evaluation.control=true")
     assert "warmup.enabled=false has none" in refusal("warmup=none", "evaluation.control=true")
+    supervised = ["training.max_steps=0", "algorithm.kl.coefficient=0.1"]
+    assert load_config(supervised).learner.reference is None
     assert "training.max_steps=0 has none; leave" in refusal("training.max_steps=0", "learner.reference=start")
 
 

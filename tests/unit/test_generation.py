@@ -201,29 +201,6 @@ def test_generation_straggler_is_cancelled_and_its_place_taken(tmp_path: Path, l
     assert any("a step waited over training.straggler_timeout_s=0.3 s for it" in text for text in run.texts)
 
 
-@pytest.mark.parametrize(
-    "overrides", [["training.max_steps=2"], ["rollout.rollout_max_concurrency=4"]], ids=["last", "full"]
-)
-def test_generation_fresh_groups_that_hang_where_no_other_can_start_are_given_up(
-    tmp_path: Path, overrides: list[str]
-) -> None:
-    """None of them is too old for a later step, but there is none that could be trained in their place."""
-
-    async def play(worker: Worker, group_id: str, size: int) -> list[Trajectory]:
-        if 3 <= len(worker.played) <= 4:
-            await asyncio.Event().wait()
-        return await play_at_once(worker, group_id, size)
-
-    worker = Worker(play)
-    run = Run(tmp_path, [worker], "staleness.max_steps_off_policy=3", "training.straggler_timeout_s=0.2", *overrides)
-    run.pool.max_concurrency = run.config.rollout.rollout_max_concurrency
-    asyncio.run(run.steps(run.publish_to(worker)))
-    summary = run.ledger.summary()
-    assert summary["dropped_by_reason"] == {"straggler": 2}
-    assert summary["trained"] == 2 * run.config.training.max_steps
-    assert worker.cancelled == worker.played[2:4]
-
-
 def test_generation_group_that_was_long_under_way_before_a_step_waited_for_it_is_still_waited_for(
     tmp_path: Path,
 ) -> None:

@@ -302,7 +302,7 @@ def test_checkpoint_steps_are_in_the_order_of_numbers(tmp_path: Path) -> None:
     assert checkpoint_steps(tmp_path) == [7, 999_999, 1_000_000]
 
 
-@pytest.mark.parametrize("content", [b"", b'{"completed_steps": 3', b"\xff\xfe", b"{}", b"null", b"[" * 10**5])
+@pytest.mark.parametrize("content", [b"", b'{"completed_steps": 3', b"\xff\xfe", b"[" * 10**5])
 def test_checkpoint_unreadable_state_is_a_checkpoint_error(tmp_path: Path, content: bytes) -> None:
     folder = save(tmp_path, 3)
     (folder / "run.json").write_bytes(content)
@@ -335,6 +335,26 @@ def test_checkpoint_state_keeps_large_numbers_and_text(tmp_path: Path) -> None:
     folder = commit_checkpoint(tmp_path, 1, state(1, queue=queue), keep=1)
     assert read_state(folder).queue == queue
     assert json.loads((folder / "run.json").read_text())["queue"] == queue
+
+
+@pytest.mark.parametrize("content", [b"{}", b"null", b'{"completed_steps": 3}'])
+def test_checkpoint_state_of_another_version_is_a_checkpoint_error_that_removes_nothing(
+    tmp_path: Path, content: bytes
+) -> None:
+    folder = save(tmp_path, 3)
+    (folder / "run.json").write_bytes(content)
+    with pytest.raises(
+        CheckpointError, match="go on with the version that wrote it, or choose another run_name"
+    ) as caught:
+        read_state(folder)
+    assert "remove" not in str(caught.value)
+
+
+def test_checkpoint_state_keeps_numbers_of_numpy(tmp_path: Path) -> None:
+    """Rewards of one's own may be such, and a curriculum keeps them."""
+    write_learner(tmp_path, 1, b"weights")
+    folder = commit_checkpoint(tmp_path, 1, state(1, queue={"highest": np.float64(0.5)}), keep=1)
+    assert read_state(folder).queue == {"highest": 0.5}
 
 
 def test_checkpoint_state_keeps_a_metric_that_is_not_a_number(tmp_path: Path) -> None:
@@ -370,6 +390,7 @@ def test_checkpoint_made_on_other_data_is_refused_naming_them(tmp_path: Path, no
     check_same_data(tmp_path, before, dict(before))
     check_same_data(tmp_path, before, {"the tasks": "a" * 64})
     with pytest.raises(
-        CheckpointError, match=rf"\({named}\); put the data back as they were, or choose another run_name"
+        CheckpointError,
+        match=rf"\({named}\); put back the data, and for an index the versions of what makes it, or choose another run_name",
     ):
         check_same_data(tmp_path, before, now)
