@@ -58,6 +58,7 @@ from rl_cluster.learning.checkpoint import (
     checkpoint_folder,
     checkpoint_steps,
     commit_checkpoint,
+    last_checkpoint,
     last_progress,
     note_progress,
     partial_folder,
@@ -205,12 +206,11 @@ class Coordinator:
     async def _restore_or_warm_up(self) -> None:
         config, training = self.config, self.config.training
         task_ids = [task.task_id for task in self.data.train]
-        steps = checkpoint_steps(self.checkpoints) if config.resume == "auto" else []
+        folder = last_checkpoint(self.checkpoints) if config.resume == "auto" else None
         self.ledger = TaskLedger(task_ids, config.seed, training.max_epochs)
         curriculum = Curriculum(config.seed) if training.curriculum == "difficulty" else None
         self.queue = TaskQueue(self.ledger, curriculum)
-        if steps:
-            folder = checkpoint_folder(self.checkpoints, steps[-1])
+        if folder is not None:
             state = read_state(folder)
             check_same_data(folder, state.data, self.data.identity)
             self.queue.load_state_dict(state.queue, task_ids, training.max_epochs)

@@ -52,7 +52,8 @@ class EvaluationStage:
         started = time.monotonic()
         self.events.say(f"validating on {len(tasks)} questions")
         records, trajectories = await self._play(tasks, self.config.evaluation.validation_temperature, sequence)
-        metrics = self.report.validation_metrics(records, step)
+        summary = summarise(records, resamples=1000, seed=step).as_json()
+        metrics = self.report.metrics(records, summary, "val")
         metrics |= logprob_metrics(sampled_logprobs(trajectories), "val")
         metrics["timing_s/eval"] = time.monotonic() - started
         if not metrics["val/infrastructure"]:
@@ -65,7 +66,6 @@ class EvaluationStage:
             self.events.say(f"{lost} were lost to infrastructure: not compared")
             return None
         self.events.emit("validation", step=step, metrics=metrics)
-        summary = summarise(records, resamples=1000, seed=step).as_json()
         return {name: summary[name] for name in ("ndcg@10", "ci95", "n")}
 
     async def test(self, name: str, tasks: Sequence[Task], sequence: int, completed_steps: int, step: int) -> None:
@@ -94,7 +94,7 @@ class EvaluationStage:
             seconds = time.monotonic() - started
             metrics = {"timing_s/eval": seconds}
             for prefix in prefixes:
-                metrics |= self.report.test_metrics(records, prefix)
+                metrics |= self.report.metrics(records, summary, prefix)
                 metrics |= logprob_metrics(sampled_logprobs(trajectories), prefix)
             self.tracker.log_metrics(metrics, completed_steps)
             self.tracker.log_traces(trajectories, completed_steps)

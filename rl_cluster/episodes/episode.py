@@ -87,7 +87,8 @@ async def run_episode(
 
 
 def _rewards(reward: Reward, task: Task, trajectory: Trajectory) -> Rewards:
-    """Raises RewardError where the function fails or gives what cannot be trained on, since that is a mistake in it."""
+    """What the function gives, as Python's own numbers, which journal and checkpoint can write. Raises RewardError where it fails or gives
+    what cannot be trained on, since that is a mistake in it."""
     where = f"environment.reward, for an episode of task {task.task_id} that ended with {trajectory.outcome.value},"
     try:
         rewards = reward(task, trajectory)
@@ -96,12 +97,14 @@ def _rewards(reward: Reward, task: Task, trajectory: Trajectory) -> Rewards:
     if not isinstance(rewards, Rewards):
         raise RewardError(f"{where} gave {rewards!r}; return a rl_cluster.rewards.Rewards.")
     values = [rewards.components.get("reward"), *(rewards.by_turn or [])]
-    if not all(isinstance(value, int | float | np.number) and abs(value) <= MAX_REWARD for value in values):
+    numbers = all(isinstance(value, int | float | np.number) for value in [*values, *rewards.components.values()])
+    if not numbers or not all(abs(value) <= MAX_REWARD for value in values):
         raise RewardError(
             f"{where} gave {rewards}; it needs a component 'reward', and finite numbers of at most {MAX_REWARD:g}."
         )
+    components = {name: float(value) for name, value in rewards.components.items()}
     if rewards.by_turn is not None and not trajectory.turns:
-        return Rewards(rewards.components, [])  # the first prompt left no room: no turn has a part in the reward
+        return Rewards(components, [])  # the first prompt left no room: no turn has a part in the reward
     if rewards.by_turn is not None and len(rewards.by_turn) != len(trajectory.turns):
         raise RewardError(
             f"{where} gave {len(rewards.by_turn)} by_turn for {len(trajectory.turns)} turns; give one for each."
@@ -110,7 +113,7 @@ def _rewards(reward: Reward, task: Task, trajectory: Trajectory) -> Rewards:
         raise RewardError(
             f"{where} gave by_turn that sums to {sum(rewards.by_turn):g} for a reward of {values[0]:g}; divide the reward among the turns."
         )
-    return rewards
+    return Rewards(components, None if rewards.by_turn is None else [float(value) for value in rewards.by_turn])
 
 
 async def _play(parts: EpisodeParts, environment: Environment, limits: EpisodeLimits, trajectory: Trajectory) -> None:

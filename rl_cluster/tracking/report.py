@@ -10,6 +10,7 @@ from __future__ import annotations
 import hashlib
 import json
 import time
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -40,7 +41,7 @@ def temperature_label(temperature: float) -> str:
 class RunReport:
     """Collects `before`, `after` and `control`, each at the configured temperatures; the last one is the serving one."""
 
-    def __init__(self, config: Config, output: Path, resumed_step: int | None = None) -> None:
+    def __init__(self, config: Config, output: Path, resumed_step: int | None) -> None:
         """`resumed_step`: where the run is resumed, None where it begins. Removes what was kept for later steps, or at all."""
         self.config = config
         self.output = output
@@ -121,21 +122,13 @@ class RunReport:
         resamples = self.config.evaluation.bootstrap_resamples
         return summarise(self.records[name, temperature], resamples=resamples, seed=self.config.seed)
 
-    def validation_metrics(self, records: list[EpisodeRecord], step: int) -> dict[str, float]:
-        """Validation numbers as the tracker names them, and nDCG@10."""
-        return self._metrics(records, "val", summarise_seed=step)
-
-    def test_metrics(self, records: list[EpisodeRecord], prefix: str) -> dict[str, float]:
-        """The same of one evaluation."""
-        return self._metrics(records, prefix, summarise_seed=0)
-
-    def _metrics(self, records: list[EpisodeRecord], prefix: str, summarise_seed: int) -> dict[str, float]:
-        summary = summarise(records, resamples=1000, seed=summarise_seed)
+    def metrics(self, records: list[EpisodeRecord], summary: Mapping[str, Any], prefix: str) -> dict[str, float]:
+        """The numbers of one evaluation as the tracker names them, and nDCG@10. `summary`: as `SystemSummary.as_json`."""
         return {
             f"{prefix}/infrastructure": float(sum(record.outcome.is_infrastructure_failure for record in records)),
             **reward_metrics(records, prefix, self.config.evaluation.success_threshold),
-            f"{prefix}/ndcg@10": summary.ndcg.mean,
-            f"{prefix}/failure_rate": summary.failure_rate.mean,
+            f"{prefix}/ndcg@10": summary["ndcg@10"],
+            f"{prefix}/failure_rate": summary["failure_rate"],
         }
 
     def finish(self, ledger: dict[str, Any], history: list[dict[str, float]], rl_seconds: float) -> list[Path]:

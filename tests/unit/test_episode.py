@@ -299,6 +299,7 @@ def test_episode_infrastructure_failure_has_no_reward(run: Run, failure: Excepti
         (Rewards({"reward": 1e7}), "gave .* finite numbers of at most 1e\\+06"),
         (Rewards({"reward": None}), "gave .* needs a component 'reward', and finite numbers"),  # type: ignore[dict-item]
         (0.5, r"gave 0\.5; return a rl_cluster\.rewards\.Rewards\."),
+        (Rewards({"reward": 1.0, "note": "good"}), "gave .* needs a component 'reward'"),  # type: ignore[dict-item]
         (Rewards({"ndcg@10": 1.0}), "gave .* needs a component 'reward', and finite numbers"),
         (Rewards({"reward": 1.0}, by_turn=[math.inf, 0.0]), "gave .* needs a component 'reward', and finite numbers"),
         (Rewards({"reward": 1.0}, by_turn=[1.0]), "gave 1 by_turn for 2 turns"),
@@ -317,6 +318,15 @@ def test_episode_reward_function_in_error_ends_the_run(run: Run, rewards: Any, p
         RewardError, match=rf"^environment\.reward, for an episode of task t1 that ended with finished, {problem}"
     ):
         run("bm25_search: pump", "answer: d1", reward=reward)
+
+
+def test_episode_reward_in_numpys_numbers_is_kept_as_pythons(run: Run) -> None:
+    """The journal and a checkpoint write no others."""
+    parts: list[Any] = [np.float32(0.5), np.float64(0.25)]
+    given = Rewards({"reward": np.float64(0.75), "length": np.int64(3)}, by_turn=parts)  # type: ignore[dict-item]
+    played, _ = run("bm25_search: pump", "answer: d1", reward=lambda task, trajectory: given)
+    kept = [played.reward, *played.reward_components.values(), *(played.turn_rewards or [])]
+    assert (kept, {type(number) for number in kept}) == ([0.75, 0.75, 3.0, 0.5, 0.25], {float})
 
 
 def test_episode_tool_that_never_returns_is_cancelled_from_outside(renderer: ChatRenderer) -> None:

@@ -40,7 +40,7 @@ def story(folder: Path, acknowledged: dict[str, int]) -> int:
     pool, sync = Pool(), WeightSync.__ray_metadata__.modified_class()
     handle: Any = SimpleNamespace(wait_acknowledged=SimpleNamespace(remote=sync.wait_acknowledged))
     pool_handle: Any = pool
-    tracker, report = RunTracker(config, folder, resumed=False), RunReport(config, folder)
+    tracker, report = RunTracker(config, folder, resumed=False), RunReport(config, folder, None)
     stage = EvaluationStage(config, pool_handle, handle, report, tracker, EventLog())
 
     async def validate() -> None:
