@@ -52,12 +52,9 @@ class Application(Generic[_Checked]):
     def checked(self, settings: DictConfig) -> _Checked:
         """Checks composed values. Raises ConfigError, also for a value that is still missing (`???`)."""
         try:
-            missing = sorted(OmegaConf.missing_keys(settings))
-            if missing:
-                raise ConfigError(f"{missing[0]} is not set; add {missing[0]}=... to the command line.")
-            plain = OmegaConf.to_container(settings, resolve=True)
+            plain = OmegaConf.to_container(settings, resolve=True, throw_on_missing=True)
         except OmegaConfBaseException as error:
-            raise ConfigError(f"The configuration cannot be resolved: {first_line(error)}.") from error
+            raise ConfigError(_unresolved(settings, error)) from error
         assert isinstance(plain, dict)
         return self.check({str(key): value for key, value in plain.items() if key != "hydra"})
 
@@ -74,6 +71,16 @@ class Application(Generic[_Checked]):
 
 TRAIN = Application("config", "rl_cluster.train", validate)
 load_config, to_config, check_command_line = TRAIN.load, TRAIN.checked, TRAIN.check_command_line
+
+
+def _unresolved(settings: DictConfig, error: OmegaConfBaseException) -> str:
+    try:
+        missing = sorted(OmegaConf.missing_keys(settings))
+    except OmegaConfBaseException as other:  # looking for what is missing resolves what it meets
+        return f"The configuration cannot be resolved: {first_line(other)}."
+    if missing:
+        return f"{missing[0]} is not set; add {missing[0]}=... to the command line."
+    return f"The configuration cannot be resolved: {first_line(error)}."
 
 
 def _sentence(application: Application[Any], error: HydraException, overrides: Sequence[str]) -> str:

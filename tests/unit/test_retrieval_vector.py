@@ -103,6 +103,7 @@ def test_vector_approximate_finds_nearly_what_flat_does(
     assert _positions(index.search(queries[0], 10, allowed=few)) == _brute_force(rows, queries[0], 10, few)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("chosen", APPROXIMATE, ids=lambda s: s.kind)
 @pytest.mark.parametrize("left", [0.0, 0.1, 0.5])
 def test_vector_approximate_with_a_filter_that_leaves_little_around_the_question_finds_nearly_what_flat_does(
@@ -143,6 +144,7 @@ def _mean_recall(index: VectorIndex, rows: np.ndarray, queries: np.ndarray, mask
     )
 
 
+@pytest.mark.slow
 def test_measured_recall_counts_documents_that_are_as_near_as_found(tmp_path: Path) -> None:
     rng = np.random.default_rng(0)
     rows = np.repeat(_unit(rng.normal(size=(250, 12))), 40, axis=0)
@@ -165,6 +167,7 @@ class _Questions:
         return np.stack([next(self._rows) for _ in texts])
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("settings", "low", "high"),
     [

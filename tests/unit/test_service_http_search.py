@@ -15,6 +15,7 @@ from aiohttp import web
 
 from rl_cluster.environments.hits import FoundDocument
 from rl_cluster.errors import ConfigError, SearchRequestError, ToolTimeoutError, ToolUnavailableError
+from rl_cluster.service import http_search
 from rl_cluster.service.http_mapping import HttpSearchSettings
 from rl_cluster.service.http_search import HttpSearchClient, endpoint_id, http_search_settings, try_tool
 from tests.helpers.configuration import load_config
@@ -179,7 +180,11 @@ def test_token_is_sent_and_never_shown(endpoint: Endpoint, play: Play, monkeypat
 
 
 @pytest.mark.parametrize("status", [429, 502, 503, 504])
-def test_status_that_may_pass_is_tried_again(endpoint: Endpoint, play: Play, status: int) -> None:
+def test_status_that_may_pass_is_tried_again(
+    monkeypatch: pytest.MonkeyPatch, endpoint: Endpoint, play: Play, status: int
+) -> None:
+    monkeypatch.setattr(http_search, "_FIRST_PAUSE_S", 0.01)
+
     async def busy(_: web.Request) -> web.Response:
         return web.Response(status=status, headers={"Retry-After": "0"})
 
@@ -189,7 +194,11 @@ def test_status_that_may_pass_is_tried_again(endpoint: Endpoint, play: Play, sta
 
 
 @pytest.mark.parametrize("status", [429, 500, 503, 400, 404, 302])
-def test_status_that_stays_is_unavailable(endpoint: Endpoint, play: Play, status: int) -> None:
+def test_status_that_stays_is_unavailable(
+    monkeypatch: pytest.MonkeyPatch, endpoint: Endpoint, play: Play, status: int
+) -> None:
+    monkeypatch.setattr(http_search, "_FIRST_PAUSE_S", 0.01)
+
     async def failing(_: web.Request) -> web.Response:
         return web.Response(status=status, text="no\x00pe " * 1000, headers={"Location": "http://127.0.0.1:1/"})
 
