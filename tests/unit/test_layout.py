@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import re
+from functools import cache
 from pathlib import Path
 
 import pytest
@@ -20,6 +21,7 @@ def documented() -> dict[str, set[str]]:
     return {room: set(re.findall(r"`(\w+)`", allowed)) for room, allowed in rows}
 
 
+@cache
 def imported(file: Path) -> set[str]:
     """The full names of the modules that a file imports, wherever in it."""
     names: set[str] = set()
@@ -89,4 +91,6 @@ def test_layout_processes_are_spawned_and_never_forked() -> None:
     bad = "os.fork(); ProcessPoolExecutor(2); multiprocessing.Process(); get_context('fork')"
     assert len(forking_calls(bad)) == 4
     for path in [*PACKAGE.rglob("*.py"), *(ROOT / "actors").rglob("*.py")]:
-        assert forking_calls(path.read_text(encoding="utf-8")) == [], path
+        source = path.read_text(encoding="utf-8")
+        if re.search("fork|Process|get_context|Pool", source):  # parsing is slow
+            assert forking_calls(source) == [], path
