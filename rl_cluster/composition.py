@@ -76,8 +76,8 @@ load_config, to_config, check_command_line = TRAIN.load, TRAIN.checked, TRAIN.ch
 def _unresolved(settings: DictConfig, error: OmegaConfBaseException) -> str:
     try:
         missing = sorted(OmegaConf.missing_keys(settings))
-    except OmegaConfBaseException as other:  # looking for what is missing resolves what it meets
-        return f"The configuration cannot be resolved: {first_line(other)}."
+    except OmegaConfBaseException:  # looking for them resolves what it meets, which is what failed before
+        missing = []
     if missing:
         return f"{missing[0]} is not set; add {missing[0]}=... to the command line."
     return f"The configuration cannot be resolved: {first_line(error)}."
