@@ -325,8 +325,7 @@ def learner_options(config: Config) -> dict[str, Any]:
     learner = config.learner
     environment = process_environment(config.cluster.device)
     if "LD_PRELOAD" in environment["env_vars"]:
-        # A pass takes longer than jemalloc holds freed pages, so that each would fault its activations in anew:
-        # a tenth of an update.
+        # The rank itself says when they go back: see rl_cluster.learning.freed_pages.
         environment["env_vars"]["MALLOC_CONF"] = _KEEP_FREED_PAGES
     options: dict[str, Any] = {
         "num_cpus": learner.cpus_per_rank,
