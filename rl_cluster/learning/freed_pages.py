@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import ctypes
 
-PASSES_BETWEEN = 4
+PASSES_BETWEEN = 2
 """Forward and backward passes after which kept pages go back: few enough for the peak, many enough for the gain."""
 _PURGE_ALL_ARENAS = b"arena.4096.purge"
 """4096 is jemalloc's MALLCTL_ARENAS_ALL."""

@@ -57,6 +57,7 @@ print(kept, resident_mb() - before)
 """
 
 
+@pytest.mark.slow
 @brings_jemalloc
 def test_freed_pages_of_a_learner_on_a_cpu_stay_until_they_are_given_back() -> None:
     variables = variables_of(learner_options(load_config([])))
