@@ -317,20 +317,15 @@ def process_environment(device: str) -> dict[str, Any]:
 
 _JEMALLOC = Path(ray.__file__).parent / "core" / "libjemalloc.so"
 """Ray brings it along for its own processes."""
-_KEEP_FREED_PAGES = "dirty_decay_ms:-1,muzzy_decay_ms:-1,oversize_threshold:0"
 
 
 def learner_options(config: Config) -> dict[str, Any]:
     """Ray's options of one learner rank."""
     learner = config.learner
-    environment = process_environment(config.cluster.device)
-    if "LD_PRELOAD" in environment["env_vars"]:
-        # The rank itself says when they go back: see rl_cluster.learning.freed_pages.
-        environment["env_vars"]["MALLOC_CONF"] = _KEEP_FREED_PAGES
     options: dict[str, Any] = {
         "num_cpus": learner.cpus_per_rank,
         "num_gpus": learner.gpus_per_rank,
-        "runtime_env": environment,
+        "runtime_env": process_environment(config.cluster.device),
     }
     if config.weight_sync.transport in DEVICE_BACKENDS:
         options["concurrency_groups"] = {TRANSFER_GROUP: config.rollout.num_workers + config.rollout.max_restarts}

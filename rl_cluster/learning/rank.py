@@ -34,7 +34,6 @@ from rl_cluster.learning.export import (
     merged_tensors,
     write_hugging_face,
 )
-from rl_cluster.learning.freed_pages import PASSES_BETWEEN, give_back_freed_pages
 from rl_cluster.learning.loading import load_causal_model, load_policy
 from rl_cluster.learning.policy import PolicyInputs, PolicyModule, empty_inputs, inputs_from_micro_batch
 from rl_cluster.learning.reference import ReferencePolicy
@@ -176,8 +175,6 @@ class LearnerRank:
         for index, (batch, inputs) in enumerate(zip(mine, passes, strict=True)):
             last, real = index == len(mine) - 1, batch is not None
             self._pass(inputs, goal, ratios, sums, last=last, real=real, learn=bool(active))
-            if last or (index + 1) % PASSES_BETWEEN == 0:
-                give_back_freed_pages()
         metrics = self._reduce(sums)
         grad_norm = self._step(metrics["learner/loss"]) if active else 0.0
         if supervised:
