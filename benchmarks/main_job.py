@@ -44,7 +44,7 @@ async def measure_ours(arguments: argparse.Namespace) -> dict[str, float]:
     import ray
 
     from actors.learner import LearnerGroup
-    from actors.run_parts import learner_options, learner_settings, update_settings
+    from actors.run_parts import learner_options, learner_settings, update_settings, worker_options
     from actors.weight_sync import WeightSync
     from benchmarks.fixed_length_worker import FixedLengthWorker
     from rl_cluster.algorithms.types import AdvantageSettings
@@ -60,7 +60,7 @@ async def measure_ours(arguments: argparse.Namespace) -> dict[str, float]:
     learner = await LearnerGroup.start(learner_settings(config, model), 1, learner_options(config), 300)
     sync = WeightSync.remote()
     probe = prompts(1, 32)[1][0]
-    worker: Any = FixedLengthWorker.options(**learner_options(config)).remote(
+    worker: Any = FixedLengthWorker.options(**worker_options(config)).remote(
         model, arguments.prompt_tokens + arguments.new_tokens + 8, arguments.trajectories * 2, sync
     )
     await worker.start.remote()

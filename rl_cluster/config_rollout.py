@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from typing import Annotated, Literal
 
 from pydantic import Field, model_validator
@@ -48,8 +47,7 @@ class ClusterConfig(Section):
 
 
 def check_memory(rollout: RolloutConfig, cluster: ClusterConfig) -> None:
-    """Raises ValueError where an engine would have another cache than the one asked for: on a CPU vLLM takes whole GiB, and each device
-    has a setting of its own."""
+    """Raises ValueError where an engine would have another cache than the one asked for: each device has a setting of its own."""
     settings = {"cpu": "kv_cache_gib", "cuda": "gpu_memory_utilization"}
     for device, name in settings.items():
         value, group = getattr(rollout, name), "cpu" if cluster.device == "cpu" else "gpu"
@@ -58,8 +56,3 @@ def check_memory(rollout: RolloutConfig, cluster: ClusterConfig) -> None:
                 f"rollout.{name}={'null' if value is None else format(value, 'g')} does not fit cluster.device={cluster.device}, whose cache is set by "
                 f"rollout.{settings[cluster.device]} alone; choose rollout={group}, and leave the other null"
             )
-    if cluster.device == "cpu" and rollout.kv_cache_gib is not None and rollout.kv_cache_gib % 1:
-        raise ValueError(
-            f"rollout.kv_cache_gib={rollout.kv_cache_gib:g} is no whole number, as an engine on a CPU wants it; set it to "
-            f"{math.ceil(rollout.kv_cache_gib)}"
-        )

@@ -125,7 +125,9 @@ class InferenceEngine:
         }
         if settings.device == "cpu" and settings.tensor_parallel_size == 1:
             arguments["distributed_executor_backend"] = "uni"
-        if settings.device != "cpu":
+        if settings.device == "cpu":
+            arguments["kv_cache_memory_bytes"] = int(settings.kv_cache_gib * (1 << 30))
+        else:
             arguments["gpu_memory_utilization"] = settings.gpu_memory_utilization
         if settings.adapter_rank:
             arguments.update(
@@ -400,7 +402,10 @@ def _prepare_process(settings: EngineSettings) -> None:
     os.environ.setdefault("VLLM_NO_USAGE_STATS", "1")
     os.environ.setdefault("VLLM_LOGGING_LEVEL", "WARNING")
     if settings.device == "cpu":
-        os.environ["VLLM_CPU_KVCACHE_SPACE"] = str(int(settings.kv_cache_gib))
+        if settings.enforce_eager:
+            # vLLM compiles a few small functions also then, which takes a C++ compiler and many seconds of the first
+            # request, and makes none of the later ones quicker.
+            os.environ["TORCH_COMPILE_DISABLE"] = "1"
         if settings.tensor_parallel_size == 1:
             # One process for scheduler and model: two of them pass work through a loop that spins, which on a small
             # machine takes half a core from the model.

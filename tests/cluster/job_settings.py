@@ -12,6 +12,8 @@ from tests.cluster.ports import SEARCH_PORT
 
 LONG_PROMPTS = ["rollout.max_sequence_length=2048", "learner.micro_batch_tokens=2048"]
 """For templates that describe the tools as JSON."""
+WORDS_ALONE = "environment.tools=[bm25_search]"
+"""Without an embedder in the search service, which takes longer to start than the rest of it."""
 ACTORS = ("RolloutWorker", "Learner", "WeightSync", "TrajectoryBuffer")
 
 
@@ -29,6 +31,7 @@ def job_overrides(output: Path, model: Path, tables: Path, *overrides: str) -> l
         "rollout.yield_to_learner=false",  # the tests of another process may be busy all the time
         "learner.num_threads=1",
         "rollout.cpu_threads=1",
+        "rollout.kv_cache_gib=0.125",
         "rollout.sampling_max_tokens=24",
         "warmup.steps=1",
         "warmup.batch_size=2",

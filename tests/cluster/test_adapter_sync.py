@@ -56,7 +56,13 @@ class AdaptedReference:
 async def start(folder: Path, reference: AdaptedReference) -> InferenceEngine:
     modules = tuple(adapter_modules(reference.model))
     settings = EngineSettings(
-        str(folder), max_model_len=1024, max_num_seqs=16, cpu_threads=1, adapter_rank=8, adapter_modules=modules
+        str(folder),
+        max_model_len=1024,
+        max_num_seqs=16,
+        cpu_threads=1,
+        kv_cache_gib=0.125,
+        adapter_rank=8,
+        adapter_modules=modules,
     )
     return await InferenceEngine.start(settings)
 

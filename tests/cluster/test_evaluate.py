@@ -28,6 +28,7 @@ def test_evaluate_model_and_baseline_are_compared_on_the_same_questions(
             "evaluation.bootstrap_resamples=1000",
             "search.snippet_words=12",
             "samples=2",
+            "rollout.kv_cache_gib=0.125",
             "temperature=1.0",
         ]
     )

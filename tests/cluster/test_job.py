@@ -13,7 +13,14 @@ import torch
 from rl_cluster.composition import load_config
 from rl_cluster.config import Config
 from rl_cluster.learning.checkpoint import checkpoint_folder, read_state
-from tests.cluster.job_settings import LONG_PROMPTS, actor_processes, job_overrides, tracked_client, tracked_runs
+from tests.cluster.job_settings import (
+    LONG_PROMPTS,
+    WORDS_ALONE,
+    actor_processes,
+    job_overrides,
+    tracked_client,
+    tracked_runs,
+)
 from tests.helpers.tiny_models import write_tiny_model
 
 
@@ -150,7 +157,7 @@ def test_job_on_two_ranks_killed_between_checkpoints_loses_no_group_and_says_wha
 ) -> None:
     """Nothing is cleaned up: actors die with the coordinator, the search application and the journal stay as they are.
 
-    The learner has two ranks.
+    The learner has two ranks, and the model starts as it is.
     """
     import ray
 
@@ -164,6 +171,8 @@ def test_job_on_two_ranks_killed_between_checkpoints_loses_no_group_and_says_wha
         "staleness.max_steps_off_policy=1",
         "learner.num_ranks=2",
         "learner.zero_stage=2",
+        "warmup=none",
+        WORDS_ALONE,
     )
     coordinator, result = start(config)
     # Several steps before the next checkpoint, so that it is not there yet when the kill arrives.

@@ -20,7 +20,7 @@ import pytest
 from rl_cluster.launch import DASHBOARD_PORT, JOB_ENVIRONMENT, _answers, _start_head, _stop_head
 from rl_cluster.learning.checkpoint import checkpoint_folder, checkpoint_steps, read_state
 from tests.cluster.conftest import ROOT
-from tests.cluster.job_settings import ACTORS, LONG_PROMPTS, actor_processes, job_overrides, tracked_runs
+from tests.cluster.job_settings import ACTORS, LONG_PROMPTS, WORDS_ALONE, actor_processes, job_overrides, tracked_runs
 from tests.cluster.ports import HEAD_SEARCH_PORT
 from tests.helpers.tiny_models import write_tiny_model
 
@@ -130,7 +130,7 @@ def test_launch_on_a_head_that_runs_leaves_it_for_an_evaluation_and_a_job_that_i
     tmp_path: Path, tiny_model: Path, small_tables: Path, head: None
 ) -> None:
     whole = job_overrides(tmp_path / "whole", tiny_model, small_tables, "training.max_steps=1", "warmup=none")
-    launcher = start_launcher(tmp_path / "launch.log", [*whole, "evaluation.test_at_start=false"])
+    launcher = start_launcher(tmp_path / "launch.log", [*whole, WORDS_ALONE, "evaluation.test_at_start=false"])
     try:
         assert launcher.wait(timeout=480) == 0, (tmp_path / "launch.log").read_text()
     finally:
@@ -145,8 +145,14 @@ def test_launch_on_a_head_that_runs_leaves_it_for_an_evaluation_and_a_job_that_i
     # What the run leaves behind is played by vLLM in a job of its own, here a checkpoint, which is exported first.
     evaluated = tmp_path / "evaluated"
     systems = ["system=[model]", f"systems.model.path={tmp_path / 'whole' / 'checkpoints' / 'step_000001'}"]
-    systems += ["environment.tools=[bm25_search]"]
-    little = ["search.snippet_words=12", "rollout.sampling_max_tokens=24", "rollout.cpu_threads=1", "tracking=none"]
+    systems += [WORDS_ALONE]
+    little = [
+        "search.snippet_words=12",
+        "rollout.kv_cache_gib=0.125",
+        "rollout.sampling_max_tokens=24",
+        "rollout.cpu_threads=1",
+        "tracking=none",
+    ]
     asked = [f"folders=[{small_tables}]", f"output_dir={evaluated}", "evaluation.bootstrap_resamples=1000"]
     job = submitted(client, "rl_cluster.evaluate", [*asked, *systems, *little])
     deadline = time.monotonic() + 480
@@ -159,7 +165,13 @@ def test_launch_on_a_head_that_runs_leaves_it_for_an_evaluation_and_a_job_that_i
     assert played["tokens"] > 0
 
     output = tmp_path / "stopped"
-    long = ["training.max_steps=50", "training.max_epochs=30", "warmup=none", f"search.port={HEAD_SEARCH_PORT}"]
+    long = [
+        "training.max_steps=50",
+        "training.max_epochs=30",
+        "warmup=none",
+        WORDS_ALONE,
+        f"search.port={HEAD_SEARCH_PORT}",
+    ]
     job = submitted(client, "rl_cluster.train", job_overrides(output, tiny_model, small_tables, *long))
     deadline = time.monotonic() + 480
     while "checkpoint of step 1" not in client.get_job_logs(job):
