@@ -180,7 +180,7 @@ def check_inputs(config: EvaluateConfig, sets: Sequence[QuestionSet]) -> KeptPar
     from rl_cluster.evaluation.part_settings import settings_of_parts, weights_digest
     from rl_cluster.evaluation.world import check_documents, check_filters
     from rl_cluster.learning.checkpoint_export import resolve_policy
-    from rl_cluster.models.parts import configuration_and_tokenizer
+    from rl_cluster.models.parts import check_cache, configuration_and_tokenizer
     from rl_cluster.tracking.store import check_store
 
     check_folder(config.folder, "evaluation")
@@ -192,6 +192,14 @@ def check_inputs(config: EvaluateConfig, sets: Sequence[QuestionSet]) -> KeptPar
         if isinstance(system, ModelSystemConfig):
             path = resolve_policy(system.path, f"systems.{name}.path")
             models[name] = (system, *configuration_and_tokenizer(path, f"systems.{name}.path"))
+            check_cache(
+                models[name][1],
+                system.path,
+                system.dtype,
+                config.rollout.max_sequence_length,
+                config.rollout.kv_cache_gib,
+                config.rollout.tensor_parallel_size,
+            )
             weights[name] = weights_digest(path)
         elif isinstance(system, EndpointConfig):
             _check_confidential(name, system, sets)

@@ -249,12 +249,20 @@ def _check_index_names(folder: Path, corpora: list[str]) -> None:
 def _check_size(config: Config, tasks: list[Task], sample: list[Document]) -> None:
     from rl_cluster.environments.search import SearchEnvironmentSettings
     from rl_cluster.environments.sizing import measure_episode
-    from rl_cluster.models.parts import check_learnable, configuration_and_tokenizer, positions_of
+    from rl_cluster.models.parts import check_cache, check_learnable, configuration_and_tokenizer, positions_of
     from rl_cluster.models.source import resolve_model
 
     environment, rollout = config.environment, config.rollout
     configuration, tokenizer = configuration_and_tokenizer(resolve_model(config.model.name), "model.name")
     check_learnable(configuration, config.model.name, config.learner.share_prefix)
+    check_cache(
+        configuration,
+        config.model.name,
+        config.model.dtype,
+        rollout.max_sequence_length,
+        rollout.kv_cache_gib,
+        rollout.tensor_parallel_size,
+    )
     limit = positions_of(configuration)
     if limit is not None and rollout.max_sequence_length > limit:
         raise ConfigError(

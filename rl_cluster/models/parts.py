@@ -34,6 +34,37 @@ def positions_of(configuration: Any) -> int | None:
     return getattr(configuration.get_text_config(), "max_position_embeddings", None)
 
 
+_CPU_BLOCK = 128
+"""Tokens of a block in which vLLM keeps keys and values on a CPU."""
+
+
+def check_cache(configuration: Any, model: str, dtype: str, tokens: int, cache_gib: float | None, parts: int) -> None:
+    """Raises ConfigError where the cache of an engine on a CPU cannot hold one sequence of `tokens`; `parts`: over how many
+    processes the model is cut. None as `cache_gib` is a cache of another kind.
+
+    The need is blocks * tokens * layers * 2 * heads * head size * bytes, with one block that vLLM keeps for itself. Of layers with other
+    caches than full attention's, and of models that do not say their heads, nothing is counted: vLLM itself refuses those.
+    """
+    if cache_gib is None:
+        return
+    text = configuration.get_text_config()
+    if getattr(text, "kv_lora_rank", None):
+        return
+    heads = getattr(text, "num_attention_heads", None)
+    size = getattr(text, "head_dim", None) or (getattr(text, "hidden_size", 0) // heads if heads else 0)
+    pairs = getattr(text, "num_key_value_heads", None) or heads or 0
+    kinds = getattr(text, "layer_types", None)
+    layers = kinds.count("full_attention") if kinds else getattr(text, "num_hidden_layers", 0)
+    per_token = layers * 2 * math.ceil(pairs / parts) * size * BYTES[dtype]
+    need_gib = (math.ceil(tokens / _CPU_BLOCK) + 1) * _CPU_BLOCK * per_token / (1 << 30)
+    if cache_gib < need_gib:
+        raise ConfigError(
+            f"rollout.kv_cache_gib={cache_gib:g} does not hold one sequence of rollout.max_sequence_length="
+            f"{tokens} tokens of {model}; set it to {math.ceil(need_gib * 1000) / 1000:g} at least, to more for several "
+            "at once, or lower max_sequence_length."
+        )
+
+
 _AFTER_HEAD = {"final_logit_softcapping": None, "logits_scaling": 1, "logit_scale": 1}
 """What some models do to logits after the head, by the setting's name, with the value that does nothing."""
 _SHAREABLE = {"full_attention", "sliding_attention"}

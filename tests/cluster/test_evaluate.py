@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from rl_cluster.evaluate import EVALUATE, run
+from tests.cluster.job_settings import WORDS_ALONE
 
 pytestmark = [pytest.mark.cluster, pytest.mark.timeout(600)]
 
@@ -23,7 +24,7 @@ def test_evaluate_model_and_baseline_are_compared_on_the_same_questions(
             "system=[bm25,model]",
             f"systems.model.path={tiny_model}",
             "systems.model.prices.output_per_million=1.0",
-            "environment.tools=[bm25_search]",
+            WORDS_ALONE,
             "evaluation/drift=[tools_renamed]",
             "evaluation.bootstrap_resamples=1000",
             "search.snippet_words=12",

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
-import shutil
 import signal
 import subprocess
 import sys
@@ -23,7 +21,6 @@ from rl_cluster.evaluation.metrics import ndcg_at_k
 from rl_cluster.evaluation.question_sets import question_sets
 from rl_cluster.evaluation.report.flat import flat_numbers
 from rl_cluster.evaluation.settings import EvaluateConfig, systems_of
-from rl_cluster.models.source import bundled_policy
 from rl_cluster.own_folder import own_folder
 from tests.helpers.chat_server import Answer, chat_server, completion
 from tests.helpers.configuration import load
@@ -41,12 +38,6 @@ OPEN = {
 @pytest.fixture(autouse=True)
 def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("RL_CLUSTER_CACHE", str(tmp_path / "cache"))
-
-
-@pytest.fixture(scope="module")
-def whole_model() -> Path:
-    """Asked for before a test has a cache of its own."""
-    return bundled_policy()
 
 
 def config(tmp_path: Path, *overrides: str) -> EvaluateConfig:
@@ -385,42 +376,6 @@ def test_run_endpoint_without_room_for_one_question_counts_it_and_says_what_to_d
     assert "the context of big has no room for an episode" in said
     found = json.loads((tmp_path / "out" / "report.json").read_text())["systems"]["endpoint"]["overall"]
     assert (found["failures"], found["infrastructure"], found["n"]) == ({"sequence_limit": 1}, 0, 12)
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize(
-    ("file", "content", "part"),
-    [
-        ("config.json", "{", "configuration"),
-        ("config.json", "{}", "configuration"),
-        ("config.json", "[]", "configuration"),
-        ("config.json", '{"model_type": "unheard_of"}', "configuration"),
-        ("tokenizer.json", "{", "tokenizer"),
-        ("tokenizer.json", '{"model": 3}', "tokenizer"),
-    ],
-)
-def test_run_model_whose_folder_is_broken_is_one_sentence(
-    tmp_path: Path, whole_model: Path, capsys: pytest.CaptureFixture[str], file: str, content: str, part: str
-) -> None:
-    folder, model = write_pumps(tmp_path / "pumps"), tmp_path / "model"
-    shutil.copytree(whole_model, model, copy_function=os.symlink)
-    (model / file).unlink()
-    (model / file).write_text(content)
-    assert run(config(tmp_path, f"folders=[{folder}]", "system=[model]", f"systems.model.path={model}")) == 2
-    said = " ".join(capsys.readouterr().out.split())
-    assert f"error: systems.model.path={model}: its {part} cannot be read (" in said
-    assert said.endswith("or a hub id.")
-
-
-@pytest.mark.slow
-def test_run_model_that_is_nowhere_is_one_sentence(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", True)
-    folder = write_pumps(tmp_path / "pumps")
-    assert run(config(tmp_path, f"folders=[{folder}]", "system=[model]", "systems.model.path=no-such/model")) == 2
-    said = " ".join(capsys.readouterr().out.split())
-    assert "error: systems.model.path=no-such/model: its configuration cannot be read (" in said
 
 
 def test_run_filter_that_no_document_can_meet_is_refused_before_anything_is_played(

@@ -77,6 +77,13 @@ def test_check_inputs_episode_that_cannot_fit_is_refused(inputs: Inputs) -> None
     assert "environment.max_turns=8 replies of rollout.sampling_max_tokens=48 and 7 tool answers of about" in message
 
 
+def test_check_inputs_cache_that_holds_no_sequence_is_refused(inputs: Inputs) -> None:
+    message = refusal(ConfigError, inputs.check, "rollout.kv_cache_gib=0.0001")
+    assert message.startswith(
+        "rollout.kv_cache_gib=0.0001 does not hold one sequence of rollout.max_sequence_length=1536 tokens of "
+    )
+
+
 @pytest.mark.slow
 def test_check_inputs_sequences_over_the_models_positions_are_refused(inputs: Inputs) -> None:
     message = refusal(ConfigError, inputs.check, "rollout.max_sequence_length=4096")
