@@ -3,11 +3,13 @@
 DeepSpeed leaves its mark on the process that it runs in, so a learner rank has a process beside the tests.
 What embeds asks MKL for steady products before its first one; here another test may have multiplied before.
 The files of hydra_conf are read once in a process, and what was imported is left out of garbage collections.
+Every Python process begins with the sitecustomize of helpers/startup.
 """
 
 from __future__ import annotations
 
 import gc
+import os
 import pickle
 from collections.abc import Iterator
 from pathlib import Path
@@ -20,7 +22,11 @@ from hydra.core.plugins import Plugins
 from rl_cluster.models.cpu_matmul import ask_mkl_for_steady_products
 from tests.helpers.tiny_learner import Processes, save_tiny_model
 
+STARTUP = str(Path(__file__).parent / "helpers" / "startup")
+
 ask_mkl_for_steady_products()
+if STARTUP not in (paths := [path for path in os.environ.get("PYTHONPATH", "").split(os.pathsep) if path]):
+    os.environ["PYTHONPATH"] = os.pathsep.join([STARTUP, *paths])
 
 
 def pytest_sessionstart() -> None:
@@ -52,7 +58,7 @@ def _configuration_files_read_once() -> Iterator[None]:
         yield
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture(scope="session")
 def process() -> Iterator[Processes]:
     processes = Processes(1)
     try:

@@ -18,12 +18,13 @@ def ray_cluster() -> Iterator[None]:
     import ray
 
     os.environ["RAY_worker_niceness"] = "0"  # noqa: SIM112, Ray reads it in this spelling
+    os.environ["RAY_LOG_MONITOR_MANY_FILES_THRESHOLD"] = "0"  # else it lists the logs of all tests ten times a second
     start_own_ray(
         print,
         num_cpus=4,
         object_store_memory=300 << 20,
         log_to_driver=False,
-        runtime_env={"env_vars": {"PYTHONPATH": str(ROOT)}},
+        runtime_env={"env_vars": {"PYTHONPATH": os.pathsep.join([str(ROOT), os.environ["PYTHONPATH"]])}},
     )
     yield
     ray.shutdown()

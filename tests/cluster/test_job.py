@@ -201,7 +201,7 @@ def test_job_without_reinforcement_learning_fine_tunes_and_evaluates_both_sides(
     from transformers import AutoModelForCausalLM
 
     output, tiny_model = tmp_path / "supervised", write_tiny_model("qwen3", tmp_path / "qwen3")
-    overrides = ["training.max_steps=0", "warmup.steps=2", "rollout.sampling_max_tokens=96"]
+    overrides = ["training.max_steps=0", "warmup.steps=2", "rollout.sampling_max_tokens=96", WORDS_ALONE]
     coordinator, result = start(job(output, tiny_model, small_tables, *overrides, *LONG_PROMPTS))
     report: Any = ray.get(result, timeout=600)
     losses = [event["loss"] for event in events(coordinator) if event["kind"] == "supervised"]
@@ -235,6 +235,7 @@ def test_job_synchronous_over_two_corpora_with_workers_and_search_killed_replace
             "warmup=judgements",
             "rollout.num_workers=2",
             "rollout.sampling_max_tokens=64",  # a demonstration has the whole question as its query
+            WORDS_ALONE,
         )
     )
     wait_for_event(coordinator, result, lambda event: event["kind"] == "step", 480)

@@ -27,6 +27,9 @@ from tests.helpers.tiny_models import write_tiny_model
 pytestmark = [pytest.mark.cluster, pytest.mark.timeout(900)]
 
 DASHBOARD = f"http://127.0.0.1:{DASHBOARD_PORT}"
+AT_ONCE = ("warmup=none", "evaluation.test_at_start=false", WORDS_ALONE)
+"""Nothing before the first step."""
+ENDLESS = ("training.max_steps=50", "training.max_epochs=30", *AT_ONCE)
 
 
 def dashboard_answers() -> bool:
@@ -64,8 +67,9 @@ def test_launch_interrupted_stops_job_and_head_within_deadline(tmp_path: Path, s
     tiny_model = write_tiny_model("llama", tmp_path / "llama")
     log = tmp_path / "launch.log"
     output = tmp_path / "interrupted"
-    long = ["training.max_steps=50", "training.max_epochs=30", "rollout.sampling_max_tokens=96", *LONG_PROMPTS]
-    overrides = job_overrides(output, tiny_model, small_tables, *long)
+    overrides = job_overrides(
+        output, tiny_model, small_tables, *ENDLESS, "rollout.sampling_max_tokens=96", *LONG_PROMPTS
+    )
     launcher = start_launcher(log, overrides)
     try:
         deadline = time.monotonic() + 480
@@ -110,7 +114,7 @@ def submitted(client: Any, module: str, arguments: list[str]) -> str:
     return client.submit_job(entrypoint=shlex.join(["python", "-m", module, *arguments]), runtime_env=environment)
 
 
-@pytest.fixture
+@pytest.fixture(scope="module")
 def head() -> Iterator[None]:
     """A head that somebody else started, as far as the launcher knows."""
     mode = os.environ.get("RAY_AUTH_MODE")
@@ -129,8 +133,8 @@ def head() -> Iterator[None]:
 def test_launch_on_a_head_that_runs_leaves_it_for_an_evaluation_and_a_job_that_is_stopped_cleanly(
     tmp_path: Path, tiny_model: Path, small_tables: Path, head: None
 ) -> None:
-    whole = job_overrides(tmp_path / "whole", tiny_model, small_tables, "training.max_steps=1", "warmup=none")
-    launcher = start_launcher(tmp_path / "launch.log", [*whole, WORDS_ALONE, "evaluation.test_at_start=false"])
+    whole = job_overrides(tmp_path / "whole", tiny_model, small_tables, "training.max_steps=1", *AT_ONCE)
+    launcher = start_launcher(tmp_path / "launch.log", whole)
     try:
         assert launcher.wait(timeout=480) == 0, (tmp_path / "launch.log").read_text()
     finally:
@@ -165,14 +169,8 @@ def test_launch_on_a_head_that_runs_leaves_it_for_an_evaluation_and_a_job_that_i
     assert played["tokens"] > 0
 
     output = tmp_path / "stopped"
-    long = [
-        "training.max_steps=50",
-        "training.max_epochs=30",
-        "warmup=none",
-        WORDS_ALONE,
-        f"search.port={HEAD_SEARCH_PORT}",
-    ]
-    job = submitted(client, "rl_cluster.train", job_overrides(output, tiny_model, small_tables, *long))
+    endless = job_overrides(output, tiny_model, small_tables, *ENDLESS, f"search.port={HEAD_SEARCH_PORT}")
+    job = submitted(client, "rl_cluster.train", endless)
     deadline = time.monotonic() + 480
     while "checkpoint of step 1" not in client.get_job_logs(job):
         assert not client.get_job_status(job).is_terminal(), client.get_job_logs(job)
@@ -194,7 +192,7 @@ def test_launch_on_a_head_that_runs_leaves_it_for_an_evaluation_and_a_job_that_i
 
 @pytest.mark.skipif(dashboard_answers(), reason="another Ray head owns the dashboard port")
 def test_launch_that_does_not_fit_is_refused_with_the_table(
-    tmp_path: Path, tiny_model: Path, small_tables: Path
+    tmp_path: Path, tiny_model: Path, small_tables: Path, head: None
 ) -> None:
     log = tmp_path / "launch.log"
     overrides = job_overrides(tmp_path / "large", tiny_model, small_tables, "rollout.cpus_per_worker=900")

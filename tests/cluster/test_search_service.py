@@ -13,7 +13,7 @@ import threading
 import time
 import urllib.error
 import urllib.request
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor, as_completed
 from pathlib import Path
 from typing import Any
@@ -362,36 +362,40 @@ def test_load_starts_a_second_replica_that_gives_the_same_answers(service: str, 
     )
     start_search({"kb": folders["s1"]}, app, settings)
 
-    def replicas() -> int:
-        return sum(serve.status().applications[app].deployments["VectorReplica"].replica_states.values())
+    def replicas() -> dict[str, int]:
+        states = serve.status().applications[app].deployments["VectorReplica"].replica_states
+        return {str(state): count for state, count in states.items() if count}
 
-    async def ask_until(enough: threading.Event) -> list[SearchAnswer]:
+    def wait_until(reached: Callable[[], bool]) -> None:
+        deadline = time.monotonic() + 150
+        while not reached() and time.monotonic() < deadline:
+            time.sleep(0.5)
+
+    async def ask_until(enough: Callable[[int], bool]) -> list[SearchAnswer]:
         asking = [ServeSearchClient(app, CallLimits(60.0, 2, 4), "vector_search") for _ in range(4)]
         answers: list[SearchAnswer] = []
 
         async def caller(number: int) -> None:
-            while not enough.is_set():
+            while not enough(len(answers)):
                 answers.append(await asking[number % 4].search_index(SearchRequest("vector_search", "a pump", 5)))
 
         await asyncio.gather(*(caller(number) for number in range(32)))
         return answers
 
-    enough = threading.Event()
-    found: list[SearchAnswer] = []
-    load = threading.Thread(target=lambda: found.extend(asyncio.run(ask_until(enough))))
+    stop = threading.Event()
+    load = threading.Thread(target=lambda: asyncio.run(ask_until(lambda count: stop.is_set())), daemon=True)
     try:
-        assert replicas() == 1
+        assert replicas() == {"RUNNING": 1}
         load.start()
-        deadline = time.monotonic() + 150
-        while replicas() < 2 and time.monotonic() < deadline:
-            time.sleep(0.5)
+        wait_until(lambda: sum(replicas().values()) == 2)
+        stop.set()  # it starts sooner where nobody asks
+        wait_until(lambda: replicas() == {"RUNNING": 2})
         scaled = replicas()
-        time.sleep(5)
+        found = asyncio.run(ask_until(lambda count: count >= 100))
     finally:
-        enough.set()
-        load.join(60)
+        stop.set()
         stop_search(app)
-    assert scaled == 2
+    assert scaled == {"RUNNING": 2}
     expected = SearchIndex.open(folders["s1"]).search("vector", "a pump", 5)
     assert {tuple(hit.doc_id for hit in answer.hits) for answer in found} == {tuple(hit.doc_id for hit in expected)}
 

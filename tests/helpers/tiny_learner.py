@@ -11,6 +11,7 @@ import multiprocessing
 import socket
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor
+from concurrent.futures.process import BrokenProcessPool
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
@@ -212,21 +213,29 @@ def _watched(seconds: float, function: Callable[..., Any], *arguments: Any) -> A
 
 
 class Processes:
-    """One process a rank, kept for many calls; a call that passes its deadline fails and its processes are ended."""
+    """One process a rank, kept for many calls. A call that passes its deadline fails; its processes are ended and others follow."""
 
     def __init__(self, world_size: int) -> None:
+        self.world_size = world_size
+        self.pools = self._start()
+
+    def _start(self) -> list[ProcessPoolExecutor]:
         context = multiprocessing.get_context("spawn")
-        self.pools = [ProcessPoolExecutor(1, mp_context=context) for _ in range(world_size)]
+        return [ProcessPoolExecutor(1, mp_context=context) for _ in range(self.world_size)]
 
     def call(self, deadline_s: float, function: Callable[..., Any], *arguments: Any) -> list[Any]:
         """function(rank, world_size, port, *arguments) in every process; their results in the order of ranks."""
         port = free_port()
-        world_size = len(self.pools)
         futures = [
-            pool.submit(_watched, 0.9 * deadline_s, function, rank, world_size, port, *arguments)
+            pool.submit(_watched, 0.9 * deadline_s, function, rank, self.world_size, port, *arguments)
             for rank, pool in enumerate(self.pools)
         ]
-        return [future.result(timeout=deadline_s) for future in futures]
+        try:
+            return [future.result(timeout=deadline_s) for future in futures]
+        except (TimeoutError, BrokenProcessPool):
+            self.close()
+            self.pools = self._start()
+            raise
 
     def close(self) -> None:
         for pool in self.pools:
