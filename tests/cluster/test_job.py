@@ -201,7 +201,13 @@ def test_job_without_reinforcement_learning_fine_tunes_and_evaluates_both_sides(
     from transformers import AutoModelForCausalLM
 
     output, tiny_model = tmp_path / "supervised", write_tiny_model("qwen3", tmp_path / "qwen3")
-    overrides = ["training.max_steps=0", "warmup.steps=2", "rollout.sampling_max_tokens=96", WORDS_ALONE]
+    overrides = [
+        "training.max_steps=0",
+        "warmup=judgements",
+        "warmup.steps=2",
+        "rollout.sampling_max_tokens=96",
+        WORDS_ALONE,
+    ]
     coordinator, result = start(job(output, tiny_model, small_tables, *overrides, *LONG_PROMPTS))
     report: Any = ray.get(result, timeout=600)
     losses = [event["loss"] for event in events(coordinator) if event["kind"] == "supervised"]
